@@ -120,7 +120,7 @@ def trainings(draw: st.DrawFn) -> Training:
     if told == "info":
         env["masks"] = "info"
     if draw(st.booleans()):
-        env["info"] = {"x": "last", "deep.y": "max"}
+        env["info"] = {"a.x": "last", "b_0.deep.y": "max"} if env["id"] == SEVERAL else {"x": "last", "deep.y": "max"}
     return Training(name, values, env)
 
 
