@@ -33,7 +33,7 @@ from ..rng import streams
 from ..runtime.own_code import named_digest
 from .data import decode, encode
 from .model_envs import TaskVecEnv
-from .model_spaces import OWN, POLICIES
+from .model_spaces import OWN, POLICIES, SMALLEST
 from .model_state import load_state, moments_of, set_moments, state_of
 
 
@@ -113,7 +113,9 @@ class SB3Learner(BaseLearner):
         if "noise_std" in self.values:
             size = self.venv.action_space.shape or ()
             options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
-        usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[self.envs.obs_kind == "image"]
+        sides = sorted(self.venv.observation_space.shape or ())[-2:]
+        shows = self.envs.obs_kind == "image" and min(sides) >= SMALLEST  # smaller ones are flattened
+        usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[shows]
         if "policy" not in options and usual not in self.model_class.policy_aliases:
             raise UnsupportedSpace(
                 f"{self.place} has no policy for images, but {self.env.id} shows them; take another algorithm, or give "

@@ -73,6 +73,7 @@ NORMALIZE = Space(
     normalize=categorical("none", "obs", "reward", "both", default="none", structural=True, search=False, silent=True)
 )
 POLICIES = {"ARS": ("LinearPolicy", ""), "RecurrentPPO": ("MlpLstmPolicy", "CnnLstmPolicy")}  # for vectors, images
+SMALLEST = 36  # pixels of each side of an image that NatureCNN, the network of CnnPolicy, can see
 OWN = ("num_envs", "epoch_steps", "total_steps", "noise_std", "normalize")  # hyperparameters that no algorithm takes
 ELSEWHERE = {  # arguments of algorithms that a task decides, and how
     "env": "the environment of the task",
