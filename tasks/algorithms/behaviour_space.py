@@ -81,10 +81,10 @@ def check_extras(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
 
 def algorithm_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of a behaviour that are its algorithm's."""
-    own = {key: value for key, value in values.items() if key not in (ALGORITHM, SELF_PLAY, IDS)}
-    if critic := {key: value for key, value in own.pop(CRITIC, {}).items() if key != CENTRAL}:
-        own[CRITIC] = critic
-    return own
+    hyperparameters = {key: value for key, value in values.items() if key not in (ALGORITHM, SELF_PLAY, IDS)}
+    if critic := {key: value for key, value in hyperparameters.pop(CRITIC, {}).items() if key != CENTRAL}:
+        hyperparameters[CRITIC] = critic
+    return hyperparameters
 
 
 def learner_values(values: Mapping[str, Any], name: str, agents: int) -> dict[str, Any]:
@@ -92,37 +92,37 @@ def learner_values(values: Mapping[str, Any], name: str, agents: int) -> dict[st
 
     Its environments are its agents.
     """
-    own = algorithm_values(values[name])
-    own |= {"num_envs": values["num_envs"] * agents, "epoch_steps": values["epoch_steps"] * agents}
+    settings = algorithm_values(values[name])
+    settings |= {"num_envs": values["num_envs"] * agents, "epoch_steps": values["epoch_steps"] * agents}
     space = load(values[name][ALGORITHM]).learner.hyperparameters
-    return own | ({"eval_interval": 0} if "eval_interval" in space else {})
+    return settings | ({"eval_interval": 0} if "eval_interval" in space else {})
 
 
 def check_behaviour(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
     """Raise ValueError unless a behaviour can learn by these values."""
     roster, num_envs, epoch_steps = roster_of(env), values["num_envs"], values["epoch_steps"]
     learner, spec = load(values[name][ALGORITHM]).learner, replace(env, behaviour=name)
-    own = learner_values(values, name, len(roster.behaviours[name].slots))
-    flat = flatten(own)
+    settings = learner_values(values, name, len(roster.behaviours[name].slots))
+    flat = flatten(settings)
     for option, without_it in UNSHARED.items():
         if flat.get(option, without_it) != without_it:
             raise UnsupportedSpace(
                 f"{name}.{option} must be {without_it!r} where agents share environments, since it knows no "
                 f"absent agents, but got {flat[option]!r}; leave it out"
             )
-    if "replay" in own and own["model"]["memory"] != "none":
+    if "replay" in settings and settings["model"]["memory"] != "none":
         raise UnsupportedSpace(
             f"{name}.model.memory must be 'none' where {learner.algorithm()} replays steps of agents that "
-            f"share environments, but got {own['model']['memory']!r}; use ppo for a memory"
+            f"share environments, but got {settings['model']['memory']!r}; use ppo for a memory"
         )
     check_extras(env, name, values[name])
     try:
-        learner.check(own)
+        learner.check(settings)
         learner.check_env(spec)
-        learner.check_values_in_env(spec, own)
+        learner.check_values_in_env(spec, settings)
     except ValueError as error:
         raise type(error)(f"behaviour {name}: {error}") from None
-    rollout = own["num_steps"] * num_envs
+    rollout = settings["num_steps"] * num_envs
     if len(roster.learning) > 1 and epoch_steps % rollout:
         best = max(1, epoch_steps // rollout) * rollout
         raise ValueError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import gymnasium as gym
@@ -68,7 +68,7 @@ class RestartOnError(gym.Wrapper[Any, Any, Any, Any]):
         return self.last, reward, terminated, truncated, {**as_dict(info, self.described.id), RAISED: self.raised}
 
     def close(self) -> None:
-        with suppress(*[Exception] * self.broken):
+        with suppress(Exception) if self.broken else nullcontext():
             self.env.close()
 
     def _renew(self) -> None:
