@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import compress
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import EnvironmentFailed
+from ...runtime.finalizers import Finalizer, finalize_collected
 from ...runtime.progress import tick
 from ..base import info
 from ..base.curriculum import KWARGS
@@ -136,11 +136,12 @@ class InProcess:
             generators: global generators that each environment has to itself, see `chance`.
             guards: guards of the environments' code, see `surroundings`.
         """
+        finalize_collected()  # frees the resources of earlier environments
         self.spec, self.generators, self.guards = spec, generators, guards
         self.envs: list[Env] = []
         self.spares: list[Env] = []  # at most one, which plays episodes again
         # The last net: whoever makes a backend closes it, but an exception may keep it from that.
-        self.close = weakref.finalize(self, _close, [self.envs, self.spares], spec, guards, os.getpid())
+        self.close = Finalizer(self, _close, [self.envs, self.spares], spec, guards, os.getpid())
         try:
             with guards.always:
                 for _ in range(count):

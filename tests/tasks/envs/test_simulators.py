@@ -23,6 +23,7 @@ from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.processes.parent import Processes
 from rekindle.tasks.evaluation import measure_episodes
 from rekindle.tasks.runtime import progress, watcher
+from rekindle.tasks.runtime.finalizers import finalize_collected
 from simulators import VARIABLE
 from test_envs_gym import SUPPORT, run
 
@@ -67,6 +68,7 @@ def test_simulators_end_with_their_task(started: Callable[[], list[int]]) -> Non
     task.fit(2)
     del task
     gc.collect()
+    finalize_collected()
     assert not alive(started())
 
 
