@@ -13,6 +13,7 @@ the last copy. What it prints is not stored, except for the last lines when it f
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
@@ -41,6 +42,7 @@ from ..catalog import label, resume_labels
 from ..checkpoint.storage import Metrics
 from ..errors import LAST_LINES, Hung, NotInitialized, ProgramError, ProgramFailed
 from ..runtime import progress
+from ..runtime.own_code import imported_files
 from ..runtime.secrets import without_secrets
 from ..task import Task
 from . import launcher, reporting
@@ -206,7 +208,10 @@ class ProgramLearner(BaseLearner):
 
     @classmethod
     def files(cls) -> dict[str, str]:
-        """Return digests of the scripts and settings that the command line names."""
+        """Return digests of the scripts and settings that the command line names.
+
+        Files beside a Python script that it imports are among them.
+        """
         return {str(path): digest for path in _named_files(cls.command.run) if (digest := _digest(path))}
 
     @classmethod
@@ -472,17 +477,28 @@ def _result_file(learner: type[ProgramLearner]) -> Path:
 
 
 def _named_files(words: Sequence[str]) -> Iterator[Path]:
-    """Yield what may be files of a program in its command line.
+    """Yield what a command line may name, and the files it imports.
 
     A program that is found by PATH is none of them, nor is one at an absolute path: that is installed.
     """
     if "/" in words[0] and not Path(words[0]).is_absolute():
-        yield Path(words[0])
+        yield from _with_imports(Path(words[0]))
     for before, word in pairwise(words):
         if before == "-m":
-            module = Path(*word.split("."))
-            yield from (module.with_suffix(".py"), module / "__main__.py")
-        yield from map(Path, {word, word.partition("=")[2]})
+            module, (*folders, _) = Path(*word.split(".")), word.split(".")
+            yield from _with_imports(module.with_suffix(".py"), ".".join(folders), Path())
+            yield from _with_imports(module / "__main__.py", word, Path())
+        for path in map(Path, {word, word.partition("=")[2]}):
+            yield from _with_imports(path)
+
+
+def _with_imports(path: Path, package: str = "", root: Path | None = None) -> Iterator[Path]:
+    """Yield a file and, of a Python script, those it imports."""
+    yield path
+    if path.suffix == ".py":
+        with suppress(OSError, ValueError, SyntaxError):
+            script = ast.parse(path.read_text())
+            yield from imported_files(script, package, path.parent if root is None else root, {path})
 
 
 def _digest(path: Path) -> str:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,9 @@ def _used(source: str, name: str, package: str, root: Path) -> Iterator[str]:
         changed = reads[i] & here if isinstance(statement, ast.Expr) else set()  # as by CONFIG.update(...)
         if i in used or (changed and name not in changed and changed <= wanted):
             yield ast.get_source_segment(source, statement) or ""
-            yield from _imported(statement, package, root, set())
+            for file in imported_files(statement, package, root):
+                with suppress(OSError, UnicodeDecodeError):
+                    yield file.read_text()
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -93,33 +94,36 @@ def _aliases(node: ast.AST) -> Iterator[ast.alias]:
             yield from x.names
 
 
-def _imported(node: ast.AST, package: str, root: Path, seen: set[Path]) -> Iterator[str]:
-    """Yield the texts of files below a folder that a statement imports.
+def imported_files(node: ast.AST, package: str, root: Path, seen: set[Path] | None = None) -> Iterator[Path]:
+    """Yield the files below a folder that code imports, and theirs.
 
-    Files that they import follow.
+    Args:
+        node: a module, or a statement of it.
+        package: name of the package that the module is in, or "".
+        root: folder in which Python finds the user's modules and packages.
+        seen: files that were yielded before; no file is yielded twice.
     """
+    seen = set() if seen is None else seen
     for x in ast.walk(node):
         names = [alias.name for alias in x.names] if isinstance(x, ast.Import) else []
         if isinstance(x, ast.ImportFrom):
-            base = "." * x.level + (x.module or "")
-            names = [base, *(f"{base}{'' if base.endswith('.') else '.'}{alias.name}" for alias in x.names)]
+            parents = package.split(".")[: 1 - x.level or None] if x.level else []
+            base = [part for part in (*parents, x.module) if part]
+            names = [".".join([*base, alias.name]) for alias in x.names]
         for name in names:
-            top = name.partition(".")[0]  # "" of a relative import, which stays in the user's package
-            users = not top or _located(top, package, root)[0]  # else finding a module in it would import a library
-            file, below = _located(name, package, root) if users else (None, "")
-            if file and file not in seen:
-                seen.add(file)
-                with suppress(OSError, SyntaxError, UnicodeDecodeError):
-                    yield (text := file.read_text())
-                    yield from _imported(ast.parse(text), below, root, seen)
+            parts = name.split(".")
+            for i in range(len(parts)):  # importing a.b runs a, too
+                file, inside = _located(parts[: i + 1], root)
+                if file and file not in seen:
+                    seen.add(file)
+                    yield file
+                    with suppress(OSError, SyntaxError, UnicodeDecodeError):
+                        yield from imported_files(ast.parse(file.read_text()), inside, root, seen)
 
 
-def _located(name: str, package: str, root: Path) -> tuple[Path | None, str]:
+def _located(parts: Sequence[str], root: Path) -> tuple[Path | None, str]:
     """Return a module's file, if below a folder, and its package."""
-    with suppress(Exception, SystemExit):  # the user's package is imported for one of its modules
-        spec = importlib.util.find_spec(name, package or None)
-        if spec and spec.has_location and spec.origin:
-            file = Path(spec.origin)
-            if file.is_relative_to(root) and not INSTALLED & {*file.parts}:
-                return file, spec.name if spec.submodule_search_locations else spec.parent or ""
-    return None, ""
+    path = root.joinpath(*parts)
+    if (file := path / "__init__.py").is_file():
+        return file, ".".join(parts)
+    return (file, ".".join(parts[:-1])) if (file := path.with_name(f"{path.name}.py")).is_file() else (None, "")

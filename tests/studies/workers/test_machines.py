@@ -145,12 +145,24 @@ def test_a_changed_program_goes_on_once_it_is_accepted(folders: tuple[Path, Path
 
 def test_files_of_a_program_are_its_code_and_settings(folders: tuple[Path, Path]) -> None:
     here, _ = folders
-    (here / "package").mkdir()
-    for name in ("package/train.py", "a.yaml", "log.csv", "start"):
-        (here / name).write_text("#!/bin/sh\n" if name == "start" else "x")
+    (here / "package/parts").mkdir(parents=True)
+    for name, text in {
+        "package/train.py": "import os, package.parts.sizes\nfrom . import nets, none\nfrom .parts import *\n",
+        "package/nets.py": "def make():\n    from package import train\n    from .parts.sizes import SMALL\n",
+        "package/parts/__init__.py": "from .. import nets\n",
+        "package/parts/sizes.py": "SMALL =",
+        "package/other.py": "",
+        "main.py": "import package.nets as n, json",
+        "a.yaml": "x",
+        "log.csv": "x",
+        "start": "#!/bin/sh\n",
+    }.items():
+        (here / name).write_text(text)
+    imported = ["package/parts/__init__.py", "package/nets.py", "package/parts/sizes.py"]
     for words, files in {
         "./start --data=log.csv": ["start"],
-        "python -m package.train --config=a.yaml": ["package/train.py", "a.yaml"],
+        "python -m package.train --config=a.yaml": ["package/train.py", *imported, "a.yaml"],
+        "python main.py": ["main.py", imported[1], "package/train.py", imported[0], imported[2]],
         "python train.py a.yaml no.py": ["train.py", "a.yaml"],
         f"{here}/start log.csv": [],
     }.items():
