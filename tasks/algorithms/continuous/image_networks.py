@@ -38,7 +38,7 @@ class CriticEncoder:
             seeds: seeds of the members.
             device: device of all tensors.
         """
-        self.filters = encoder_for(hp, "features", image_shape)
+        self.filters, self.axes = encoder_for(hp, "features", image_shape), len(image_shape)
         self.dense = MLP("features.dense", [self.filters.features, FEATURES], hp.activation, last_gain=1.0)
         networks: list[Network] = [self.filters, self.dense]
         self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
@@ -48,11 +48,14 @@ class CriticEncoder:
     def __call__(self, tensors: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Map images to features in [-1, 1].
 
-        Images are bytes (P, B, H, W, C), features (P, B, F).
+        Images are bytes (P, ..., H, W, C), features (P, ..., F).
         """
-        x = self.dense(self.dense.layers(tensors), self.filters(tensors, images))
+        rows = images.flatten(1, -1 - self.axes)
+        some = torch.cat([rows, rows], 1) if rows.shape[1] == 1 else rows  # see Exactness in networks/mlp.py
+        x = self.dense(self.dense.layers(tensors), self.filters(tensors, some))
         x = x - x.mean(-1, keepdim=True)
-        return torch.tanh(x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+        x = torch.tanh(x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+        return x[:, : rows.shape[1]].unflatten(1, images.shape[1 : -self.axes])
 
 
 class ImageActorCritics(ActorCritics):
@@ -70,79 +73,32 @@ class ImageActorCritics(ActorCritics):
         super().__init__(FEATURES, form, seeds, device)
         self.encoder = CriticEncoder(form.hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
-        self.critic_vectors["encoder"] = self.encoder_vector
+        self.learned["encoder"] = self.encoder.parameters
+        self.followers.append((self.encoder.target.vector, self.encoder_vector))
         self.tensors |= {"encoder": self.encoder_vector, "encoder_target": self.encoder.target.vector}
 
-    def inputs(self, obs: Tensor) -> Tensor:
-        return self.features(obs)
+    @torch.no_grad()
+    def seen(self, obs: Tensor) -> Tensor:
+        return self.encoder(self.encoder.parameters.views, obs)
 
     def encode(self, batch: Batch) -> Batch:
-        encoder = self.encoder
-        return {
-            **batch,
-            "images": batch["obs"],
-            "obs": encoder(encoder.parameters.leaves, batch["obs"]),
-            "next_obs": encoder(encoder.parameters.views, batch["next_obs"]),
-            "target_obs": encoder(encoder.target.views, batch["next_obs"]),
+        encoder, images = self.encoder, batch["obs"]
+        last = {"next_obs": self.seen(batch["next_obs"])} if "next_obs" in batch else {}
+        features = {
+            "obs": encoder(encoder.parameters.leaves, images),
+            "target_obs": encoder(encoder.target.views, batch.get("next_obs", images)),
         }
+        return {**batch, "images": images, **features, **last}
 
-    def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        return super().q_and_target({**batch, "next_obs": batch["target_obs"]}, numbers, next_numbers)
-
-    def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        return super().q({**batch, "obs": self.features(batch["images"])}, numbers)
-
-    @torch.no_grad()
-    def features(self, obs: Tensor) -> Tensor:
-        """Return the encoder's features (P, N, F) of images, without gradients."""
-        rows = obs.shape[1]
-        if rows == 1:  # see Exactness in networks/mlp.py
-            obs = torch.cat([obs, obs], 1)
-        return self.encoder(self.encoder.parameters.views, obs)[:, :rows]
-
-    def critic_gradient(self, losses: Tensor) -> Tensor:
-        critics, encoder = self.critics, self.encoder.parameters
-        gradients = torch.autograd.grad(losses.mean(1).sum(), [*critics.leaves.values(), *encoder.leaves.values()])
-        of_critics, of_encoder = gradients[: len(critics.leaves)], gradients[len(critics.leaves) :]
-        return torch.cat([critics.joined(of_critics).view_as(self.critic_vector), encoder.joined(of_encoder)], 1)
-
-    @torch.no_grad()
-    def move_target(self, tau: Tensor) -> None:
-        super().move_target(tau)
-        self.encoder.target.vector.lerp_(self.encoder_vector, tau)
+    def encode_again(self, batch: Batch) -> Batch:
+        return {**batch, "obs": self.seen(batch["images"])}
 
     def of(self, member: int) -> dict[str, Tensor]:
         return super().of(member) | self.encoder.parameters.of(member)
-
-    def copy_target(self, member: int) -> None:
-        super().copy_target(member)
-        self.encoder.target.vector[member].copy_(self.encoder_vector[member])
 
 
 class RecurrentImageActorCritics(ImageActorCritics, RecurrentActorCritics):
     """`ImageActorCritics` for sequences: the cores take the encoder's features.
 
-    Images of the burn-in pass no gradients back.
+    A sequence holds its next observations itself. Images of the burn-in pass no gradients back.
     """
-
-    def seen(self, obs: Tensor) -> Tensor:
-        return self.features(obs)
-
-    def inputs(self, obs: Tensor) -> Tensor:
-        return RecurrentActorCritics.inputs(self, obs)
-
-    def encode(self, batch: Batch) -> Batch:
-        encoder, images = self.encoder, batch["obs"].flatten(1, 2)
-        kinds = {"obs": encoder.parameters.leaves, "target_obs": encoder.target.views}
-        features = {name: encoder(tensors, images) for name, tensors in kinds.items()}
-        return {**batch, "images": batch["obs"]} | {name: self._in_time(x, batch) for name, x in features.items()}
-
-    def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        return RecurrentActorCritics.q_and_target(self, batch, numbers, next_numbers)
-
-    def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        features = self._in_time(self.features(batch["images"].flatten(1, 2)), batch)
-        return RecurrentActorCritics.q(self, {**batch, "obs": features}, numbers)
-
-    def _in_time(self, features: Tensor, batch: Batch) -> Tensor:
-        return features.unflatten(1, batch["begins"].shape[1:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
@@ -66,7 +67,8 @@ class ActorCritics(Stacked):
         critics, targets: parameters of cP critics, and of their targets.
         actor_vector, critic_vector, target_vector: these parameters as (P, D), (P, cD) and (P, cD).
         actor_target: parameters of the policies' targets, if the form has them.
-        critic_vectors: vectors that the critics' loss is differentiated by, by network.
+        followers: vectors of targets, each with that of the networks that it follows.
+        learned: parameters that the critics' loss is differentiated by, by network.
         pi, critic_form: multilayer perceptrons of policy and critics.
         cores: recurrent cores of policy and critics, if any.
         mask: columns of the action mask in observations, if any.
@@ -105,17 +107,23 @@ class ActorCritics(Stacked):
         self.actor_vector = self.actor.vector
         self.critic_vector, self.target_vector = (x.vector.view(members, -1) for x in (self.critics, self.targets))
         self.target_vector.copy_(self.critic_vector)
-        self.critic_vectors = {"critic": self.critic_vector}
+        self.followers, self.learned = [(self.target_vector, self.critic_vector)], {"critic": self.critics}
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
         self.actor_target: Parameters | None = None
         if form.target_actor:
             self.actor_target = Parameters(shapes_of(of_actor), members, device)
             self.actor_target.vector.copy_(self.actor_vector)
             self.tensors["actor_target"] = self.actor_target.vector
+            self.followers.append((self.actor_target.vector, self.actor_vector))
 
     def forms(self, hp: SimpleNamespace) -> tuple[type[MLP], type[MLP]]:
         """Return the classes of policy and critics."""
         return FORMS[hp.model.block], FORMS[hp.critic.norm if hp.critic.block == "none" else hp.critic.block]
+
+    @property
+    def critic_vectors(self) -> dict[str, Tensor]:
+        """Vectors (P, D) of all that is `learned`, by network."""
+        return {name: part.vector.view(len(self.actor_vector), -1) for name, part in self.learned.items()}
 
     # --- acting ---
 
@@ -139,7 +147,11 @@ class ActorCritics(Stacked):
 
         The argument is what `memory` returns.
         """
-        return self._padded(obs)
+        return self._padded(self.seen(obs))
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """Return what the networks see of observations (P, N, ...), without gradients."""
+        return obs
 
     def outputs(self, obs: Tensor) -> Tensor:
         """Return the parameters of action distributions, (P, N, outputs)."""
@@ -182,6 +194,10 @@ class ActorCritics(Stacked):
         """Return the batch in the form that the other methods take."""
         return batch
 
+    def encode_again(self, batch: Batch) -> Batch:
+        """Return an encoded batch as the actor sees it, after the critics."""
+        return batch
+
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return action parameters for a batch and for its next observations.
 
@@ -202,7 +218,7 @@ class ActorCritics(Stacked):
         They are q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c', each (P, c, B, n).
         """
         q = self._values(self.critics.leaves, self._padded(batch["obs"]), numbers, self._dropped(batch, 0))
-        next_obs, factors = self._padded(batch["next_obs"]), self._dropped(batch, 1)
+        next_obs, factors = self._padded(batch.get("target_obs", batch["next_obs"])), self._dropped(batch, 1)
         return q, self._values(self.targets.views, next_obs, next_numbers, factors)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
@@ -210,7 +226,7 @@ class ActorCritics(Stacked):
 
         Gradients pass to c only.
         """
-        obs = self._padded(batch["obs"].detach())
+        obs = self._padded(self.encode_again(batch)["obs"].detach())
         return self._values(self.critics.views, obs, numbers, self._dropped(batch, 2))
 
     def imitating_outputs(self, obs: Tensor) -> Tensor:
@@ -223,8 +239,10 @@ class ActorCritics(Stacked):
 
     def critic_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient of mean losses (P, B) in `critic_vectors`."""
-        gradients = torch.autograd.grad(losses.mean(1).sum(), list(self.critics.leaves.values()))
-        return self.critics.joined(gradients).view_as(self.critic_vector)
+        leaves = [leaf for parameters in self.learned.values() for leaf in parameters.leaves.values()]
+        gradients = iter(torch.autograd.grad(losses.mean(1).sum(), leaves))
+        parts = [part.joined(list(islice(gradients, len(part.leaves)))) for part in self.learned.values()]
+        return torch.cat([part.view(len(losses), -1) for part in parts], 1)
 
     def _outputs(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return action parameters for the first layer's inputs."""
@@ -265,9 +283,8 @@ class ActorCritics(Stacked):
 
         tau is (P, 1); 0 leaves the targets, 1 copies θ.
         """
-        self.target_vector.lerp_(self.critic_vector, tau)
-        if self.actor_target is not None:
-            self.actor_target.vector.lerp_(self.actor_vector, tau)
+        for target, vector in self.followers:
+            target.lerp_(vector, tau)
 
     @property
     def parameters(self) -> ActorCritics:
@@ -288,9 +305,8 @@ class ActorCritics(Stacked):
 
     def copy_target(self, member: int) -> None:
         """Copy one member's online networks into its targets."""
-        self.target_vector[member].copy_(self.critic_vector[member])
-        if self.actor_target is not None:
-            self.actor_target.vector[member].copy_(self.actor_vector[member])
+        for target, vector in self.followers:
+            target[member].copy_(vector[member])
 
 
 class ActorImitator:

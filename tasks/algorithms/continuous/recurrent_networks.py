@@ -43,9 +43,8 @@ class RecurrentActorCritics(ActorCritics):
         states = self.advanced(self.seen(obs), state)
         return states[..., : self.width].contiguous(), states
 
-    def seen(self, obs: Tensor) -> Tensor:
-        """Return the cores' inputs (P, N, inputs) for observations while acting."""
-        return obs
+    def inputs(self, obs: Tensor) -> Tensor:
+        return self._padded(obs)
 
     def advanced(self, seen: Tensor, state: Tensor) -> Tensor:
         """Return the policy's states (P, N, S) after a step."""
@@ -74,7 +73,7 @@ class RecurrentActorCritics(ActorCritics):
         return q, next_q
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        remembered = self._now(self._states(1, self.critics.views, self.of_critics(batch)))
+        remembered = self._now(self._states(1, self.critics.views, self.of_critics(self.encode_again(batch))))
         return self._of_copies(self.critics.views, self._join(remembered, numbers), self._dropped(batch, 2))
 
     def _states(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Tensor:

@@ -30,7 +30,7 @@ class RenormActorCritics(ActorCritics):
         """Initialize the networks; the arguments are those of `ActorCritics`."""
         super().__init__(inputs, form, seeds, device)
         members = len(seeds)
-        self.targets, self.target_vector = self.critics, self.critic_vector
+        self.targets, self.target_vector, self.followers = self.critics, self.critic_vector, []
         del self.tensors["target"]
         for name, net, copies in (("actor", self.pi, 1), ("critic", self.critic_form, self.copies)):
             net.moments = Moments(net, copies * members, device)
