@@ -13,7 +13,6 @@ the last copy. What it prints is not stored, except for the last lines when it f
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import math
@@ -496,9 +495,8 @@ def _with_imports(path: Path, package: str = "", root: Path | None = None) -> It
     """Yield a file and, of a Python script, those it imports."""
     yield path
     if path.suffix == ".py":
-        with suppress(OSError, ValueError, SyntaxError):
-            script = ast.parse(path.read_text())
-            yield from imported_files(script, package, path.parent if root is None else root, {path})
+        with suppress(OSError, ValueError):
+            yield from imported_files(path.read_text(), package, path.parent if root is None else root, {path})
 
 
 def _digest(path: Path) -> str:

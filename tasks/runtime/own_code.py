@@ -63,8 +63,8 @@ def _used(source: str, name: str, package: str, root: Path) -> Iterator[str]:
     for i, statement in enumerate(statements):
         changed = reads[i] & here if isinstance(statement, ast.Expr) else set()  # as by CONFIG.update(...)
         if i in used or (changed and name not in changed and changed <= wanted):
-            yield ast.get_source_segment(source, statement) or ""
-            for file in imported_files(statement, package, root):
+            yield (code := ast.get_source_segment(source, statement) or "")
+            for file in imported_files(code, package, root):
                 with suppress(OSError, UnicodeDecodeError):
                     yield file.read_text()
 
@@ -94,31 +94,42 @@ def _aliases(node: ast.AST) -> Iterator[ast.alias]:
             yield from x.names
 
 
-def imported_files(node: ast.AST, package: str, root: Path, seen: set[Path] | None = None) -> Iterator[Path]:
+def imported_files(code: str, package: str, root: Path, seen: set[Path] | None = None) -> Iterator[Path]:
     """Yield the files below a folder that code imports, and theirs.
 
     Args:
-        node: a module, or a statement of it.
-        package: name of the package that the module is in, or "".
+        code: statements; without any that Python can parse, there are no files.
+        package: name of the package that they are in, or "".
         root: folder in which Python finds the user's modules and packages.
         seen: files that were yielded before; no file is yielded twice.
     """
     seen = set() if seen is None else seen
-    for x in ast.walk(node):
-        names = [alias.name for alias in x.names] if isinstance(x, ast.Import) else []
-        if isinstance(x, ast.ImportFrom):
-            parents = package.split(".")[: 1 - x.level or None] if x.level else []
-            base = [part for part in (*parents, x.module) if part]
-            names = [".".join([*base, alias.name]) for alias in x.names]
-        for name in names:
-            parts = name.split(".")
-            for i in range(len(parts)):  # importing a.b runs a, too
-                file, inside = _located(parts[: i + 1], root)
-                if file and file not in seen:
-                    seen.add(file)
-                    yield file
-                    with suppress(OSError, SyntaxError, UnicodeDecodeError):
-                        yield from imported_files(ast.parse(file.read_text()), inside, root, seen)
+    for name in _imported_names(code, package):
+        file, inside = _located(name.split("."), root)
+        if file and file not in seen:
+            seen.add(file)
+            yield file
+            with suppress(OSError, UnicodeDecodeError):
+                yield from imported_files(file.read_text(), inside, root, seen)
+
+
+@functools.lru_cache(maxsize=1024)
+def _imported_names(code: str, package: str) -> list[str]:
+    """Return names that are modules if files of them exist.
+
+    Packages come before what is in them.
+    """
+    names: list[str] = []
+    with suppress(SyntaxError, ValueError):  # ValueError: null characters
+        for x in ast.walk(ast.parse(code)):
+            base: list[str] = []
+            if isinstance(x, ast.ImportFrom):
+                parents = package.split(".")[: 1 - x.level or None] if x.level else []
+                base = [part for part in (*parents, x.module) if part]
+            for alias in x.names if isinstance(x, ast.Import | ast.ImportFrom) else ():
+                parts = [*base, *alias.name.split(".")]
+                names += [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return names
 
 
 def _located(parts: Sequence[str], root: Path) -> tuple[Path | None, str]:
