@@ -446,8 +446,8 @@ class Wrong(Drift):
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = super().step(action)
-        other = {"reward": None, "text": "1", "large": float("inf")}.get(self.wrong, reward)
-        end = "False" if self.wrong == "end" else rest[0]
+        odd = {"reward": None, "text": "1", "large": float("inf"), "pair": np.ones(2), "complex": 1j, "whole": 10**400}
+        other, end = odd.get(self.wrong, reward), {"end": "False", "no end": None}.get(self.wrong, rest[0])
         info = {"info": "none", "long info": {"x": 10**400}}.get(self.wrong, {"x": torch.tensor(1.0)})
         return (obs, other, end, rest[1], info)[: 3 if self.wrong == "tuple" else None]
 

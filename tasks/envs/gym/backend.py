@@ -26,11 +26,14 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .make import Env, begin_episode, close_env, make_drawn, make_env, of_reset
+from .rewards import check_step
 from .surroundings import UNGUARDED, Guards
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Options = Mapping[str, Any] | None  # parameters of an episode
+NUMBERS = {float, int, bool, np.float64, np.float32}  # usual types of rewards, and below those of ends
+ENDS = {bool, np.bool_}
 
 
 class FlatStep(NamedTuple):
@@ -182,15 +185,14 @@ class InProcess:
         # Environments get copies, which they may keep or change; those that the caller records stay as they are.
         with self.guards.stepping:
             for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
+                outcome = env.step(action)
                 try:
-                    obs, reward[i], terminated[i], truncated[i], said = env.step(action)
-                except (TypeError, ValueError, OverflowError) as error:
-                    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                        raise  # by the environment's own code
-                    raise EnvSpecError(
-                        f"{self.spec.id}: step returns (observation, reward, terminated, truncated, info), as "
-                        f"Gymnasium's does, with a number and two booleans, but it returned others ({error}); fix it"
-                    ) from error
+                    obs, reward[i], terminated[i], truncated[i], said = outcome
+                    if not (type(outcome[1]) in NUMBERS and type(outcome[2]) in ENDS and type(outcome[3]) in ENDS):
+                        check_step(outcome, self.spec)
+                except (TypeError, ValueError, LookupError, OverflowError):
+                    check_step(outcome, self.spec)
+                    raise
                 write(obs, next_obs[i])
                 tick()
                 if reported:

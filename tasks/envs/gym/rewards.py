@@ -1,12 +1,13 @@
-"""Vector rewards, weighed into one number; their parts are entries of `info`.
+"""Results of steps, and vector rewards, weighed into one number.
 
 Environments of several objectives, such as MO-Gymnasium's, return a vector as reward. Its weighted sum is what an
-algorithm learns from. The sum of each part over an episode is reported as ``return.0``, ``return.1``, ..., like the
-returns of behaviours, so a study can optimize them, too.
+algorithm learns from. Its parts are entries of `info`: the sum of each over an episode is reported as ``return.0``,
+``return.1``, ..., like the returns of behaviours, so a study can optimize them, too.
 """
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import gymnasium as gym
@@ -54,3 +55,34 @@ def unweighed(reward: Array) -> str:
         f'; weigh the {parts} parts of its reward: "reward_weights": [{equal}] in the environment\'s JSON, or '
         f"--reward-weights {equal.replace(' ', '')}"
     )
+
+
+def check_step(result: Any, spec: EnvSpec) -> None:
+    """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
+    try:
+        if not isinstance(result, tuple | list):
+            raise TypeError("no tuple")
+        _, reward, terminated, truncated, _ = result
+        float(reward)
+        for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
+            if (array := np.asarray(value)).dtype.kind not in allowed or array.size != 1:
+                raise TypeError(f"{value!r} is of type {array.dtype}" + f", {array.shape}" * (array.size != 1))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise EnvSpecError(
+            f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
+            f"number, two booleans and a dict, but it returned {reprlib.repr(result)} ({error})"
+            f"{_cure(result)}"
+        ) from None
+
+
+def _cure(result: Any) -> str:
+    if not isinstance(result, tuple) or len(result) != 5:
+        old = isinstance(result, tuple) and len(result) == 4
+        return "; old Gym's done is terminated, or truncated at a time limit; give both" if old else "; fix it"
+    try:
+        reward = np.asarray(result[1])
+    except (ValueError, RuntimeError):  # of lists of several lengths, or a tensor with a gradient
+        return "; return the number itself, such as reward.item()"
+    if reward.ndim and reward.size == 1:
+        return "; return the number itself, such as reward.item()"
+    return unweighed(reward) or "; fix it"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,7 +35,7 @@ from . import snapshot
 from .chance import watched_generators
 from .clock import SHIFT, clock_ahead
 from .make import Env, begin_episode, close_env, make_drawn, make_env, of_reset
-from .rewards import unweighed
+from .rewards import check_step
 from .single_instance import take_turn
 from .surroundings import guards_of, stopped
 
@@ -509,37 +508,6 @@ def _call(spec: EnvSpec, method: Callable[..., Any], *arguments: Any, **named: A
         raise stopped(spec.id) from error
 
 
-def _check_step(result: Any, spec: EnvSpec) -> None:
-    """Raise EnvSpecError unless a step has returned what Gymnasium's do."""
-    try:
-        if not isinstance(result, tuple | list):
-            raise TypeError("no tuple")
-        _, reward, terminated, truncated, _ = result
-        float(reward)
-        for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
-            if (array := np.asarray(value)).dtype.kind not in allowed or array.size != 1:
-                raise TypeError(f"{value!r} is of type {array.dtype}")
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise EnvSpecError(
-            f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
-            f"number, two booleans and a dict, but it returned {reprlib.repr(result)} ({error})"
-            f"{_cure(result)}"
-        ) from None
-
-
-def _cure(result: Any) -> str:
-    if not isinstance(result, tuple) or len(result) != 5:
-        old = isinstance(result, tuple) and len(result) == 4
-        return "; old Gym's done is terminated, or truncated at a time limit; give both" if old else "; fix it"
-    try:
-        reward = np.asarray(result[1])
-    except (ValueError, RuntimeError):  # of lists of several lengths, or a tensor with a gradient
-        return "; return the number itself, such as reward.item()"
-    if reward.ndim and reward.size == 1:
-        return "; return the number itself, such as reward.item()"
-    return unweighed(reward) or "; fix it"
-
-
 def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
     reported = tuple(trial.spec.info)
     entries = np.empty(len(reported))
@@ -547,7 +515,7 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
         result = _call(trial.spec, env.step, action)
         tick()
         trial.count()
-        _check_step(result, trial.spec)
+        check_step(result, trial.spec)
         obs, reward, terminated, truncated, said = result
         trial.check(env, obs, "step")
         trial.numbers.update(info.numbers_in(info.as_dict(said, trial.spec.id)))

@@ -22,7 +22,7 @@ from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.gym.make import begin_episode
-from rekindle.tasks.envs.gym.selftest import _check_step
+from rekindle.tasks.envs.gym.rewards import check_step
 from rekindle.tasks.envs.gym.surroundings import guards_of
 from rekindle.tasks.errors import TaskError, UnsupportedSpace
 from rekindle.tasks.runtime.fingerprint import InexactWarning
@@ -274,7 +274,6 @@ def test_settings_that_an_environment_changes_do_not_reach_the_learner(at: str) 
         ("key", r"observation must have 'k', as observation_space says, but \w+ gave {'x': .*}"),
         ("shape", r"observation must have the shape \(1,\), as .* but \w+ gave the shape \(3,\)"),
         ("end of data", "its own code raised StopIteration"),
-        ("reward", r"step returns \(observation, .* but it returned|gave a reward that is not finite in 32"),
         ("tuple", r"step returns \(observation, reward, terminated, truncated, info\), .* but it returned"),
         ("no reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned None; return an info"),
         ("long reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned \(array"),
@@ -290,14 +289,30 @@ def test_wrong_data_is_named_with_environment_rule_and_cure(what: str, words: st
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("end", r"step returns .* two booleans and a dict, but it returned .*'False' is of type <U5"),
-        ("text", r"step returns .* with a number, .* but it returned .*'1' is of type <U1"),
-        ("gradient", r"observation must consist of numbers without gradients, as .* but reset gave tensor"),
+        ("end", r"two booleans and a dict, but it returned .*'False' is of type <U5"),
+        ("no end", r"two booleans and a dict, but it returned .*None is of type object"),
+        ("reward", r"with a number, .* but it returned .*'NoneType'"),
+        ("text", r"with a number, .* but it returned .*'1' is of type <U1"),
+        ("pair", r"with a number, .* but it returned .*array\(\[1., 1.\]\).* weigh the 2 parts"),
+        ("complex", r"with a number, .* but it returned .*1j"),
+        ("whole", r"with a number, .* but it returned .*too large"),
     ],
 )
-def test_wrong_types_are_named_by_the_self_test(what: str, words: str) -> None:
+@pytest.mark.parametrize("after", [0, 600])
+def test_rewards_and_ends_of_wrong_types_are_named(what: str, words: str, after: int) -> None:
+    def play() -> None:
+        envs = make_envs(EnvSpec("faulty_envs:faults/Wrong-v0", {"what": what, "after": after}), [0], 1)
+        for _ in range(after):
+            envs.step(np.zeros((1, 1, 1), np.float32))
+
+    with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/Wrong-v0: step returns .* {words}"):
+        play()
+
+
+def test_observations_with_gradients_are_named() -> None:
+    words = r"observation must consist of numbers without gradients, as .* but reset gave tensor"
     with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/Wrong-v0: {words}"):
-        make_envs(EnvSpec("faulty_envs:faults/Wrong-v0", {"what": what, "after": 0}), [0], 1)
+        make_envs(EnvSpec("faulty_envs:faults/Wrong-v0", {"what": "gradient", "after": 0}), [0], 1)
 
 
 def test_info_that_is_no_dict_is_named_and_odd_numbers_in_it_are_read() -> None:
@@ -321,7 +336,7 @@ def test_an_environment_that_answers_every_name_has_no_masks() -> None:
 )
 def test_rewards_in_arrays_and_results_that_are_no_tuples_are_named(result: Any, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"a: step returns .*{words}"):
-        _check_step(result, EnvSpec("a"))
+        check_step(result, EnvSpec("a"))
 
 
 def test_spaces_without_numbers_are_refused_and_lists_are_tuples() -> None:
