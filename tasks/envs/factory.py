@@ -26,7 +26,8 @@ from .gym.selftest import self_test
 from .gym.single_instance import take_turn
 from .gym.surroundings import guards_of
 from .pools.makers import is_pool
-from .pools.pool import Pool, pool_spaces, pool_test
+from .pools.pool import Pool, pool_spaces
+from .processes.agreement import compared, tested
 from .processes.parent import Processes
 
 
@@ -60,7 +61,7 @@ def make_envs(
     if is_classic(spec):
         return classic_envs(spec, seeds, num_envs, purpose)
     with at_work():  # its episodes may hang, or end the process
-        restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # cached, so it runs once per process
+        restore = tested(spec) if processes and not is_pool(spec) else compared(spec)
     spaces, size = spaces_of(spec), len(seeds) * num_envs
     if restore.single_instance and size > 1:
         raise EnvSpecError(

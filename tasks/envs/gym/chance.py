@@ -8,10 +8,13 @@ gets its own, seeded by its episode's seed.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -39,12 +42,45 @@ GENERATORS = {
 }
 
 
-def seeded_for(modules: Collection[str]) -> AbstractContextManager[None]:
-    """Return a context that seeds global generators for a first import.
+# What differs between processes; NumPy's generators and `secrets` read the second.
+DIFFERS = (os, "urandom"), (random, "_urandom"), (time, "time"), (time, "time_ns"), (os, "getpid")
+SEEDS = (random, "seed"), (random.Random, "seed")  # they read it if there is no seed
+suspects: set[str] = set()  # modules that read it in their first import, or in their first constructor
 
-    What it draws from them while it is imported is then the same in all processes.
+
+@contextmanager
+def first_import(modules: Collection[str]) -> Iterator[None]:
+    """Seed global generators for a first import, and note other reads.
+
+    What modules draw from these generators is then the same in all processes. What they read of `DIFFERS` may have no
+    effect on episodes, so they become suspects only. Modules that are there already are left alone.
     """
-    return nullcontext() if all(name in sys.modules for name in modules) else watched_generators(set())
+    if all(name in sys.modules for name in modules):
+        yield
+        return
+    read = False
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def noted(*values: Any, **named: Any) -> Any:
+            nonlocal read
+            seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
+            read = read or not seeds or function.__name__ != "seed"
+            return function(*values, **named)
+
+        return noted
+
+    with ExitStack() as stack:
+        stack.enter_context(watched_generators(set()))
+        for module, name in DIFFERS + SEEDS:
+            usual = getattr(module, name)
+            setattr(module, name, noting(usual))
+            stack.callback(setattr, module, name, usual)
+        try:
+            yield
+        finally:
+            if read:
+                suspects.update(modules)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class GymEnvs(Envs):
         if self.restore.single_instance:
             take_turn(self.close)
         self._backend = self.make_backend()
-        self.elsewhere = self._backend.elsewhere
+        self.elsewhere = self.restore.elsewhere or self._backend.elsewhere
 
     def open(self) -> None:
         if self._backend is None:

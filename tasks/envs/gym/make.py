@@ -26,7 +26,7 @@ from ..base.encode import with_scale
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
-from .chance import OwnGenerators, seeded_for
+from .chance import OwnGenerators, first_import
 from .packages import advice, cure, register
 from .restarts import RestartOnError
 from .rewards import WeightedReward
@@ -61,7 +61,7 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
         return RestartOnError(spec, partial(make_env, replace(spec, on_error="", info={}), generators))
     if spec.id.startswith("ALE/") or "NoFrameskip-" in spec.id:
         register_atari(spec)
-    with seeded_for(spec.modules):
+    with first_import(spec.modules):
         return _made(spec, generators)
 
 

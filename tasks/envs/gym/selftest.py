@@ -80,6 +80,7 @@ class Restore:
         generators: global generators that each environment gets to itself, see `chance`.
         single_instance: whether only one environment can exist at a time.
         played: digest of the episodes that new environments played, the same in every process; "" if it is not exact.
+        elsewhere: why other processes play other episodes; "" if they do not, or were not asked.
     """
 
     mode: str
@@ -92,6 +93,7 @@ class Restore:
     generators: tuple[str, ...] = ()
     single_instance: bool = False
     played: str = field(default="", compare=False)
+    elsewhere: str = ""
 
 
 class _SingleInstance(Exception):

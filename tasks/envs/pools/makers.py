@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from ...runtime.warning_filters import changed_filters
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
-from ..gym.chance import seeded_for
+from ..gym.chance import first_import
 from ..gym.make import register_atari
 
 # EnvPool makes float32 Boxes of float64 bounds, which does not concern the user's program.
@@ -192,7 +192,7 @@ def _imported(spec: EnvSpec, name: str) -> str:
     module, _, pool = name.rpartition(":")
     try:
         if module:
-            with seeded_for([module]):
+            with first_import([module]):
                 import_module(module)
     except ImportError as error:
         raise EnvSpecError(

@@ -1,24 +1,64 @@
-"""A short episode that shows whether processes play alike.
+"""Episodes that show whether processes play alike.
 
 The self-test runs in this process alone. A module that draws values when it is imported has others in each process.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import os
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, lru_cache
 from hashlib import sha256
 
 import numpy as np
 
+from ...errors import TaskError, other_episodes
 from ...rng import streams
 from ..base.curriculum import Curriculum
 from ..base.encode import Actions
 from ..base.spec import EnvSpec
 from ..gym.backend import InProcess
+from ..gym.chance import suspects
 from ..gym.envs import twice
+from ..gym.selftest import Restore, self_test
+from ..gym.single_instance import take_turn
 from ..gym.surroundings import guards_of
+from ..pools.makers import is_pool
+from ..pools.pool import pool_test
+from .wire import Child, Layout, arrays_in, memory_file
 
 STEPS = 8
+TICKS: Layout = [("ticks", "<i8", (2,))]  # memory of a process that only runs the self-test
+
+
+def tested(spec: EnvSpec) -> Restore:
+    """Return the result of the self-test, which runs once per process."""
+    return pool_test(spec) if is_pool(spec) else self_test(spec)
+
+
+@cache
+def compared(spec: EnvSpec) -> Restore:
+    """Return the result of the self-test, and whether another process plays alike.
+
+    A new process runs the test, too, if a module may depend on what differs between them. If it fails there, nothing is
+    known.
+    """
+    restore, answer = tested(spec), None
+    if not restore.played or suspects.isdisjoint(spec.modules):
+        return restore
+    take_turn()
+    memory = memory_file(TICKS)
+    child = Child({"spec": spec.to_json(), "tests": True}, memory)
+    try:
+        with suppress(TaskError):
+            answer = child.receive(arrays_in(memory, TICKS)["ticks"])
+    finally:
+        child.release()
+        child.wait()
+        os.close(memory)
+    differs = answer is not None and answer[0].get("played", "") not in ("", restore.played)
+    return replace(restore, elsewhere=other_episodes(spec.id, "in another process") if differs else "")
 
 
 def play(backend: InProcess, spec: EnvSpec) -> str:

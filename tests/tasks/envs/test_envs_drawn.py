@@ -6,10 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
+import rekindle
 from rekindle import PPO, EnvSpec, Store
 from rekindle.studies.engine.json_views import task_view
+from rekindle.tasks.envs.factory import spaces_of
+from rekindle.tasks.envs.gym.chance import suspects
 from rekindle.tasks.envs.gym.selftest import self_test
+from rekindle.tasks.envs.processes.agreement import compared
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
@@ -20,7 +25,16 @@ OTHERS = "drawn_envs:drawn/Scaled-v0: equal seeds and actions lead to other epis
 
 @pytest.fixture(autouse=True)
 def drawn_envs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find the module, and forget what was found out about it."""
     monkeypatch.syspath_prepend(SUPPORT)
+    forget()
+    suspects.clear()
+
+
+def forget() -> None:
+    """Forget the results of self-tests."""
+    for function in (self_test, spaces_of, compared):
+        function.cache_clear()
 
 
 def make(source: str, **given: Any) -> Task:
@@ -33,18 +47,25 @@ def trained(source: str, epochs: int, **given: Any) -> Task:
     return task
 
 
+@pytest.fixture
+def not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "drawn_envs", raising=False)
+    monkeypatch.delitem(gym.registry, "drawn/Scaled-v0", raising=False)
+
+
+@pytest.mark.usefixtures("not_imported")
 def test_a_draw_from_global_generators_on_import_is_the_same_in_all_processes() -> None:
-    sys.modules.pop("drawn_envs", None)
     here, there = trained("global", 1), trained("global", 1, env_processes=2)
-    assert (there.digest, there.inexact) == (here.digest, [])
+    assert (there.digest, there.inexact, here.inexact) == (here.digest, [], [])
 
 
-def test_an_environment_that_differs_between_processes_is_labelled_in_those_that_step_it() -> None:
+@pytest.mark.usefixtures("not_imported")
+def test_an_environment_whose_import_reads_what_differs_between_processes_is_labelled() -> None:
     here, there = trained("entropy", 1), trained("entropy", 1, env_processes=2)
-    assert here.inexact == []
-    [label] = there.inexact
-    assert label.startswith(OTHERS.format("in the process that trains"))
-    assert there.state_dict()["learner"]["envs"]["inexact"] == [label]
+    for task, place in ((here, "in another process"), (there, "in the process that trains")):
+        [label] = task.inexact
+        assert label.startswith(OTHERS.format(place))
+        assert task.state_dict()["learner"]["envs"]["inexact"] == [label]
 
 
 @pytest.fixture
@@ -55,7 +76,7 @@ def url(tmp_path: Path) -> str:
 def draw_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change what the module has drawn, as another process would have it."""
     monkeypatch.setitem(sys.modules["drawn_envs"].SCALES, "entropy", 2.0)
-    self_test.cache_clear()
+    forget()
 
 
 def test_an_environment_that_differs_where_a_task_resumes_is_labelled(
@@ -68,3 +89,16 @@ def test_an_environment_that_differs_where_a_task_resumes_is_labelled(
         resumed = trained("entropy", 3, storage=Store(url))
     assert resumed.inexact[0].startswith(OTHERS.format("where it was trained before"))
     assert any(resumed.inexact[0] in text for text in task_view(Store(url), resumed.uid).inexact)
+
+
+def test_a_trial_that_plays_other_episodes_than_the_first_is_labelled(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = EnvSpec("drawn_envs:drawn/Scaled-v0", kwargs={"source": "entropy"})
+    options: dict[str, Any] = {"storage": url, "study": "s", "epochs": 1, "fixed": SMALL, "eval_episodes": 2}
+    rekindle.tune(PPO, env, trials=1, progress=False, **options)
+    assert Store(url).labels("s")["inexact"] == {}
+    draw_again(monkeypatch)
+    rekindle.tune(PPO, env, trials=2, progress=False, **options)
+    [(label, count)] = Store(url).labels("s")["inexact"].items()
+    assert (label.startswith(OTHERS.format("where the study's first trial was trained")), count) == (True, 1)
