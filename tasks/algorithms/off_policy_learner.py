@@ -9,7 +9,8 @@ Notation: P members, N environments, B rows of a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, StepResult, goals_of
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
-from ..evaluation import evaluate
+from ..evaluation import evaluate, evaluation_keys
 from ..experience.exploration import UniformActions
 from ..experience.hindsight import HindsightReplay
 from ..experience.normalizers import ObservationNormalizer
@@ -46,6 +47,7 @@ from ..networks.encoders import ENCODERS, unused_width
 from ..networks.optimizers import GRAD_NORM_INTERVAL, schedule
 from ..networks.recurrent import ActingMemory
 from ..rng import streams
+from ..rng.streams import Keys
 from ..signals.replay_guidance import ReplayGuidance
 from .off_policy import OBSERVATIONS, check_replay, check_replay_in_env
 
@@ -213,9 +215,33 @@ class OffPolicyLearner(Learner):
         raise NotImplementedError
 
     def after_step(self, step: StepResult) -> None:
-        """Reset the recurrent states of ended episodes."""
+        """Note a step of the environments."""
+        self.end_episodes(step.terminated | step.truncated)
+
+    def end_episodes(self, ended: NDArray[np.bool_]) -> None:
+        """Reset recurrent states where episodes ended, (P, N)."""
         if self.memory is not None:
-            self.memory.reset(step.terminated | step.truncated)
+            self.memory.reset(ended)
+
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
+    ) -> Callable[[Array], Array]:
+        act = self.acting(episodes, deterministic, keys or partial(evaluation_keys, self.members))
+        memory, steps = memory or self.acting_memory(episodes), count()
+
+        @torch.inference_mode()
+        def actions_for(obs: Array) -> Array:
+            seen = self.tensor(self.normalize(obs))
+            return act(seen if memory is None else memory(seen), next(steps))
+
+        return actions_for
+
+    def acting(self, episodes: int, deterministic: bool, keys: Keys) -> Callable[[Tensor, int], Array]:
+        """Return the policy of `actor`.
+
+        It maps the networks' inputs (P, episodes, ...) and the number of a step to actions.
+        """
+        raise NotImplementedError
 
     def normalize(self, obs: Array, learn: bool = False, counted: NDArray[np.bool_] | None = None) -> Array:
         """Scale observations (P, N, ...), if the hyperparameters ask for it.
@@ -351,8 +377,7 @@ class OffPolicyLearner(Learner):
         self.replay.truncate_all()
         if self.turns is not None:
             self.turns.clear()
-        if self.memory is not None:
-            self.memory.reset(np.ones((self.members, self.hp.num_envs), np.bool_))
+        self.end_episodes(np.ones((self.members, self.hp.num_envs), np.bool_))
 
 
 class ReplaySteps:

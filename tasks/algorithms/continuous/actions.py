@@ -34,7 +34,7 @@ from ...networks.mlp import Parameters, actor_layers
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals
 from ...rng.streams import Bits
-from .noise import Noise, make_noise
+from .noise import NOISES, Noise, no_noise
 
 Array = NDArray[Any]
 MAX_CHOICES = 4096
@@ -64,6 +64,7 @@ class NormalizedActions:
 
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
+        device: device of the tensors.
         outputs: outputs of a policy network.
         only_numbers: whether choices are refused.
     """
@@ -108,6 +109,7 @@ class NormalizedActions:
         self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
         discrete = list(space.choices) if isinstance(space, Joined) else list(range(len(self.sizes)))
         self.columns = [i for i in range(len(low) + len(self.sizes)) if i not in discrete], discrete
+        self.device = torch.device(device)
         self._continuous = torch.tensor(self.columns[0], dtype=torch.int64, device=device)
         self._middle, self._half = (torch.from_numpy(x).to(device) for x in (self.middle, self.half))
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
@@ -302,6 +304,7 @@ class Head:
     """Last layer of the policy.
 
     Attributes:
+        actions: action space.
         gain: factor of the linear layer's initial weights.
         outputs: number of outputs of the linear layer.
         shapes: shapes of further parameters, by name.
@@ -310,7 +313,7 @@ class Head:
     gain: ClassVar[float] = 0.01
 
     def __init__(self, actions: NormalizedActions):
-        self.outputs = actions.outputs
+        self.actions, self.outputs = actions, actions.outputs
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
@@ -350,20 +353,19 @@ class DeterministicHead(Head):
         return out[..., : self.used]
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
-        device = next(iter(tensors.values())).device
-        return make_noise(self.exploration, keys("action"), (num_envs, self.used), device)
+        if self.exploration.noise == "none":
+            return no_noise
+        shape = num_envs, self.used
+        return NOISES[self.exploration.noise](self.exploration.std, keys("action"), shape, self.actions.device)
 
 
 class SoftHead(Head):
     """Last layer of a soft policy: means, log standard deviations, logits."""
 
-    def __init__(self, actions: SoftActions):
-        super().__init__(actions)
-        self.actions = actions
+    actions: SoftActions
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
-        device = next(iter(tensors.values())).device
-        normals = Normals(keys("action"), (num_envs, max(1, self.actions.continuous_dim)), device)
+        normals = Normals(keys("action"), (num_envs, max(1, self.actions.continuous_dim)), self.actions.device)
         choices = Draws(keys("choice"), (num_envs, 1))
         return lambda step, outputs, z: (self.actions.std_noise(outputs, normals(step)), choices(step).copy())
 
@@ -372,27 +374,20 @@ class StateDependentHead(SoftHead):
     """Last layer of the policy: linear means and logits, state-dependent noise.
 
     The standard deviations follow from learned σ (L, k) and z.
+
+    Attributes:
+        clip_mean: largest absolute value of a mean, (P, 1, 1); None for no limit.
     """
 
-    def __init__(
-        self, actions: SoftActions, width: int, std_init: Tensor, sample_freq: int, clip_mean: Tensor | None = None
-    ):
-        """Describe the head.
-
-        Args:
-            actions: action space.
-            width: L.
-            std_init: initial standard deviations when all of z are 1 or -1, (P, 1).
-            sample_freq: steps between two draws of θ.
-            clip_mean: largest absolute value of a mean, (P, 1); None for no limit.
-        """
+    def __init__(self, actions: SoftActions, hp: SimpleNamespace):
+        """Describe the head; `hp` has the values of `model` and `sde_space`."""
         super().__init__(actions)
-        self.clip_mean = None if clip_mean is None else clip_mean.unsqueeze(-1)
-        self.std_init, self.sample_freq, self.width = std_init, sample_freq, width
-        k = actions.continuous_dim
+        self.clip_mean = None if hp.sde_clip_mean is None else hp.sde_clip_mean.unsqueeze(-1)
+        self.std_init, self.sample_freq = hp.sde_std_init, hp.sde_sample_freq
+        k, self.width = actions.continuous_dim, actor_layers(hp.model)[-1]
         self.used = actions.outputs - k
         self.outputs = max(2, self.used)  # see Exactness in networks/mlp.py
-        self.shapes = {"actor.log_std": (width, k)}
+        self.shapes = {"actor.log_std": (self.width, k)}
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
         log_std = self.std_init[member].log() - 0.5 * math.log(self.width)
@@ -406,7 +401,6 @@ class StateDependentHead(SoftHead):
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         log_std = tensors["actor.log_std"]
         normals = Normals(keys("sde"), (num_envs, *self.shapes["actor.log_std"][::-1]), log_std.device)
-
         choices = Draws(keys("choice"), (num_envs, 1))
 
         def noise(step: int, outputs: Tensor, z: Tensor) -> tuple[Tensor, Array]:
@@ -419,8 +413,4 @@ class StateDependentHead(SoftHead):
 
 def soft_head(actions: SoftActions, hp: SimpleNamespace) -> SoftHead:
     """Return the last layer that hyperparameters of a soft policy ask for."""
-    if hp.use_sde:
-        return StateDependentHead(
-            actions, actor_layers(hp.model)[-1], hp.sde_std_init, hp.sde_sample_freq, hp.sde_clip_mean
-        )
-    return SoftHead(actions)
+    return StateDependentHead(actions, hp) if hp.use_sde else SoftHead(actions)

@@ -25,7 +25,7 @@ class CrossQLearner(SACLearner):
     """P members of CrossQ."""
 
     networks, action_form = RenormActorCritics, SoftNumbers
-    no_memory, no_encoder = "batch renormalization is of single steps", "batch renormalization has no encoder"
+    only_vectors = "batch renormalization has neither memory nor encoder"
     hyperparameters = actor_critic_space(
         lr=1e-3,
         optimizer=optimizer_space(lr=1e-3, eps=1e-8, beta1=0.5),
@@ -47,7 +47,7 @@ class CrossQLearner(SACLearner):
     )
 
     def network_form(self) -> NetworkForm:
-        return NetworkForm(self.actions, self.hp, SoftHead(self.actions))
+        return NetworkForm(self.hp, SoftHead(self.actions))
 
     def due(self, number: int) -> tuple[bool, Tensor | None]:
         return number % self.hp.policy_delay == 0, None

@@ -37,12 +37,12 @@ class DDPGLearner(ActorCriticLearner):
     )
     copies: ClassVar[int] = 1
     action_form = DeterministicActions
-    no_memory, no_encoder = "its target policy has no recurrent states", "its target policy has no encoder"
+    only_vectors = "its target policy has neither memory nor encoder"
     actions: DeterministicActions
 
     def network_form(self) -> NetworkForm:
         head = DeterministicHead(self.actions, self.hp.exploration)
-        return NetworkForm(self.actions, self.hp, head, self.copies, target_actor=True)
+        return NetworkForm(self.hp, head, self.copies, target_actor=True)
 
     def heard(self, q: Tensor) -> Tensor:
         """Return the first critic's values, (P, B, 1).

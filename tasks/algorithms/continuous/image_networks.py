@@ -70,7 +70,7 @@ class ImageActorCritics(ActorCritics):
 
         The other arguments are those of `ActorCritics`.
         """
-        super().__init__(FEATURES, form, seeds, device)
+        super().__init__((FEATURES,), form, seeds, device)
         self.encoder = CriticEncoder(form.hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.learned["encoder"] = self.encoder.parameters

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -26,12 +24,11 @@ from ...cuda.graphs import captured
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
-from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
 from ...experience.replay_buffer import Index
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
-from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder
+from ...networks.encoders import encoder_choice, needs_encoder
 from ...networks.mlp import MLP, actor_layers, critic_layers
 from ...networks.optimizers import Clipped, network_spans, norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
@@ -39,16 +36,17 @@ from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
-from .actions import DeterministicHead, NormalizedActions, SoftHead, SoftSample, StateDependentHead
+from .actions import NormalizedActions, SoftSample
 from .dropout import Dropout
 from .entropy import forbidden_entropy
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
-from .noise import Noise, no_noise
+from .noise import CorrelatedNoise, Noise, no_noise
 from .recurrent_networks import RecurrentActorCritics, TrainingMemory
 
 Loss = tuple[Tensor, Clipped]
 UNSEARCHED: dict[str, Any] = {"structural": True, "search": False}
+UNTUNED: dict[str, Any] = {**UNSEARCHED, "silent": True}
 
 
 def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
@@ -93,13 +91,11 @@ def critic_space(**more: Dimension) -> Space:
     - `block` is that of Lee et al. (2024), arXiv:2410.09754 (SimBa), see `residual`; dropout then is of what blocks
       add.
     """
-    rest: dict[str, Any] = {**UNSEARCHED, "silent": True}
+    norm: dict[str, Any] = {"when": {"block": "none"}, "help": "normalization of hidden layers"}
     return Space(
-        dropout=real(0.0, 0.1, default=0.0, accept=(0.0, 0.99), help="probability that a unit is dropped", **rest),
+        dropout=real(0.0, 0.1, default=0.0, accept=(0.0, 0.99), help="probability that a unit is dropped", **UNTUNED),
         block=block_choice("residual blocks in place of hidden layers"),
-        norm=categorical(
-            "none", "layer", default="none", when={"block": "none"}, help="normalization of hidden layers", **rest
-        ),
+        norm=categorical("none", "layer", default="none", **norm, **UNTUNED),
         **more,
     )
 
@@ -112,7 +108,7 @@ def delay_choice(default: int, largest: int, of: str, silent: bool = False) -> D
 
 def block_choice(help: str) -> Dimension:
     """Return the hyperparameter of a network's form."""
-    return categorical("none", "simba", default="none", silent=True, help=help, **UNSEARCHED)
+    return categorical("none", "simba", default="none", help=help, **UNTUNED)
 
 
 def model_space(**more: Dimension) -> Space:
@@ -133,17 +129,6 @@ def model_space(**more: Dimension) -> Space:
     )
 
 
-def check_mask(values: Mapping[str, Any], env: EnvSpec, algorithm: str) -> None:
-    """Raise UnsupportedSpace if something hides an action mask from the policy."""
-    observations, model = Observations(spaces_of(env).observation, env.id), SimpleNamespace(**values["model"])
-    encoded = observations.kind != "vector" or model.encoder not in ENCODERS
-    if observations.mask is not None and (model.memory != "none" or encoded):
-        raise UnsupportedSpace(
-            f"{algorithm} on {env.id}: a memory or an encoder hides the action mask from the policy, but "
-            f"model.memory is {model.memory!r} and model.encoder {model.encoder!r}; leave them out, or use ppo"
-        )
-
-
 class ActorCriticLearner(OffPolicyLearner):
     """P members of an actor with critics, trained on replayed transitions.
 
@@ -155,7 +140,7 @@ class ActorCriticLearner(OffPolicyLearner):
         noise_rows: rows of `update_noise` for each row of a batch.
         networks: class of the networks for vectors.
         action_form: class of `actions`.
-        no_memory, no_encoder: reasons why the algorithm has none, if it has none.
+        only_vectors: reason why the algorithm has neither memory nor encoder, if so.
         dropout: factors of the critics' units in a gradient step, (P, USES, c, B, units), or None.
     """
 
@@ -170,8 +155,7 @@ class ActorCriticLearner(OffPolicyLearner):
     noise_rows: ClassVar[int] = 1
     networks: ClassVar[type[ActorCritics]] = ActorCritics
     action_form: ClassVar[type[NormalizedActions]]
-    no_memory: ClassVar[str] = ""
-    no_encoder: ClassVar[str] = ""
+    only_vectors: ClassVar[str] = ""
     policy: ActorCritics
     actions: NormalizedActions
     rewards: RewardNormalizer | None = None
@@ -189,11 +173,6 @@ class ActorCriticLearner(OffPolicyLearner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         super().check(values)
-        if cls.no_memory and values["model"]["memory"] != "none":
-            raise ValueError(
-                f"{cls.algorithm()}: {cls.no_memory}, but model.memory is {values['model']['memory']}; leave it out, "
-                "or use SAC or TQC"
-            )
         model = SimpleNamespace(**{"hidden": None, "layers": 1, **values["model"]})
         for space, layers in (("model", actor_layers(model)), ("critic", critic_layers(model))):
             if values.get(space, {}).get("block", "none") != "none" and len(set(layers)) > 1:
@@ -205,11 +184,11 @@ class ActorCriticLearner(OffPolicyLearner):
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         super().check_values_in_env(env, values)
-        shape = Observations(spaces_of(env).observation, env.id).shape if cls.no_encoder else ()
-        if cls.no_encoder and needs_encoder(SimpleNamespace(**values["model"]), shape):
+        model, shape = SimpleNamespace(**values["model"]), Observations(spaces_of(env).observation, env.id).shape
+        if cls.only_vectors and (model.memory != "none" or needs_encoder(model, shape)):
             raise UnsupportedSpace(
-                f"{cls.algorithm()} on {env.id}: {cls.no_encoder}, but observations of shape {shape} need one; use SAC "
-                "or TQC"
+                f"{cls.algorithm()} on {env.id}: {cls.only_vectors}, but model.memory is {model.memory!r}, "
+                f"model.encoder {model.encoder!r} and the shape of observations {shape}; use SAC or TQC"
             )
 
     @classmethod
@@ -225,7 +204,11 @@ class ActorCriticLearner(OffPolicyLearner):
         super().build()
         hp = self.hp
         self.actions = self.describe_actions(self.env, self.device)
-        self.build_networks()
+        self.policy = self.new_policy(self.seeds)
+        if isinstance(self.policy, RecurrentActorCritics):
+            state_size = (1 + self.policy.copies) * self.policy.state_size
+            self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
+            self.memory = TrainingMemory(self.policy, hp.num_envs, self.sequences)
         self.guidance = make_replay_guidance(self, ActorImitator(self.policy, self.actions))
         self.demonstrations = self.guidance.examples
         self.actor_optimizer = optimizer_of(self.policy.actor_vector, hp.optimizer)
@@ -246,27 +229,13 @@ class ActorCriticLearner(OffPolicyLearner):
         # Error beyond which the critics' losses are linear.
         self.limit = 1.0 if vars(hp).get("critic_loss") == "huber" else math.inf
 
-    def build_networks(self) -> None:
-        """Build the networks for vectors, images or sequences.
-
-        For sequences, also build their sampler and the recurrent states for acting.
-        """
-        self.policy = policy = self.new_policy(self.seeds)
-        if isinstance(policy, RecurrentActorCritics):
-            state_size = (1 + policy.copies) * policy.state_size
-            self.sequences = Sequences(self.replay, self.keys("replay"), state_size, self.hp)
-            self.memory = TrainingMemory(policy, self.hp.num_envs, self.sequences)
-
     def new_policy(self, seeds: list[int]) -> ActorCritics:
-        """Return networks that are drawn from seeds."""
+        """Return networks for vectors, images or sequences, drawn from seeds."""
         model, shape = self.hp.model, self.envs.obs_shape
-        rest = (self.network_form(), seeds, self.device)
-        remembers = model.memory != "none"
-        if self.mask is not None:
-            return self.networks(shape[0] - (self.mask.stop - self.mask.start), *rest)
-        if needs_encoder(model, shape):
-            return (RecurrentImageActorCritics if remembers else ImageActorCritics)(shape, *rest)
-        return (RecurrentActorCritics if remembers else self.networks)(shape[0], *rest)
+        plain, recurrent = self.networks, RecurrentActorCritics
+        if self.mask is None and needs_encoder(model, shape):
+            plain, recurrent = ImageActorCritics, RecurrentImageActorCritics
+        return (plain if model.memory == "none" else recurrent)(shape, self.network_form(), seeds, self.device)
 
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
         vectors = {"actor": self.policy.actor_vector, **self.policy.critic_vectors}
@@ -279,26 +248,19 @@ class ActorCriticLearner(OffPolicyLearner):
         return self.act(features, self.noise, position)
 
     def after_step(self, step: StepResult) -> None:
-        """Update the scale of rewards, and reset ended episodes' states."""
-        ended = step.terminated | step.truncated
         if self.rewards is not None:
-            self.rewards.learn(step.reward[None], ended[None])
-        if (reset := getattr(self.noise, "reset", None)) is not None:
-            reset(ended)
+            self.rewards.learn(step.reward[None], (step.terminated | step.truncated)[None])
         super().after_step(step)
 
-    def actor(
-        self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
-    ) -> Callable[[np.ndarray], np.ndarray]:
-        keys, memory = keys or partial(evaluation_keys, self.members), memory or self.acting_memory(episodes)
-        noise, steps = no_noise if deterministic else self.policy.noise(keys, episodes), count()
+    def end_episodes(self, ended: np.ndarray) -> None:
+        super().end_episodes(ended)
+        for part in (self.rewards, self.noise):
+            if isinstance(part, RewardNormalizer | CorrelatedNoise):
+                part.reset(ended)
 
-        @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
-            seen = self.tensor(self.normalize(obs))
-            return self.act(seen if memory is None else memory(seen), noise, next(steps))
-
-        return act
+    def acting(self, episodes: int, deterministic: bool, keys: Keys) -> Callable[[Tensor, int], np.ndarray]:
+        noise = no_noise if deterministic else self.policy.noise(keys, episodes)
+        return lambda features, step: self.act(features, noise, step)
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         features, state = self.policy.remembered(self.normalize_batch(obs), state)
@@ -314,16 +276,9 @@ class ActorCriticLearner(OffPolicyLearner):
             )
         features = self.tensor(self.normalize(obs))
         numbers, logits = self.actions.greedy_outputs(self.policy.act(features)[0])
-        q = self.value_of(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
+        q = self.heard(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
         values: np.ndarray = (q if logits is None else q.gather(-1, logits.argmax(-1, True)))[..., 0].cpu().numpy()
         return values
-
-    def value_of(self, q: Tensor) -> Tensor:
-        """Return values (P, ..., n) from those of all critics.
-
-        Those are (P, c, ..., n).
-        """
-        return q.amin(1)
 
     def act(self, features: Tensor, noise: Noise, step: int) -> np.ndarray:
         """Return actions (P, N, ...) with the noise of a step."""
@@ -506,9 +461,8 @@ class ActorCriticLearner(OffPolicyLearner):
     @property
     def perceptrons(self) -> list[MLP | None]:
         """Perceptrons of policy and critics; None in place of other networks."""
-        policy, heads = self.policy, (SoftHead, StateDependentHead, DeterministicHead)
-        plain = type(policy) is self.networks and type(policy.head) in heads and not (self.dropout or policy.mask)
-        return [policy.pi, policy.critic_form] if plain else [None]
+        plain = type(self.policy) is self.networks and not (self.dropout or self.mask)
+        return [self.policy.pi, self.policy.critic_form] if plain else [None]
 
     @property
     def is_plain(self) -> bool:
@@ -534,14 +488,6 @@ class ActorCriticLearner(OffPolicyLearner):
     @property
     def capturable(self) -> bool:
         return self.rewards is None and super().capturable
-
-    def truncate_all(self) -> None:
-        super().truncate_all()
-        everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
-        if self.rewards is not None:
-            self.rewards.reset(everywhere)
-        if (reset := getattr(self.noise, "reset", None)) is not None:
-            reset(everywhere)
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:

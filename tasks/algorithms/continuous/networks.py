@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
+from ...envs.base.masks import mask_in
 from ...networks.acting import ActingMLP, acting_mlp
 from ...networks.distributions import log_softmax
 from ...networks.layer_norm import LayerNormMLP
@@ -38,22 +39,18 @@ class NetworkForm(NamedTuple):
     """Form of an algorithm's networks.
 
     Attributes:
-        actions: action space.
         hp: hyperparameters, of which `model` and `critic` are used.
-        head: last layer of the policy.
+        head: last layer of the policy, which has the action space.
         copies: critics of a member.
         values: outputs of a critic, such as one for each choice.
         target_actor: whether the policy has a target network, too.
-        mask: columns of the action mask in observations, if any.
     """
 
-    actions: NormalizedActions
     hp: SimpleNamespace
     head: Head
     copies: int = 2
     values: int = 1
     target_actor: bool = False
-    mask: slice | None = None
 
 
 class ActorCritics(Stacked):
@@ -76,20 +73,20 @@ class ActorCritics(Stacked):
 
     scratch: ClassVar[tuple[str, ...]] = ("_acting",)
     cores: Sequence[Core] = ()
-    mask: slice | None = None
 
-    def __init__(self, inputs: int, form: NetworkForm, seeds: list[int], device: torch.device):
+    def __init__(self, shape: tuple[int, ...], form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks.
 
         Args:
-            inputs: numbers in an observation, without those of a mask.
+            shape: shape of an observation.
             form: form of the networks.
             seeds: seeds of the members.
             device: device of all tensors.
         """
-        actions, hp, members, model = form.actions, form.hp, len(seeds), form.hp.model
+        actions, hp, members, model = form.head.actions, form.hp, len(seeds), form.hp.model
         self.head, self.copies, self.used_values = form.head, form.copies, form.values
-        self.actions, self.mask = actions, form.mask
+        self.actions, self.mask = actions, mask_in(shape)
+        inputs = shape[0] - (0 if self.mask is None else self.mask.stop - self.mask.start)
         self.padding = max(0, 2 - inputs)  # with two rows of weights, as long as stored states have them
         numbers, (of_pi, of_q) = inputs + self.padding, self.forms(hp)
         pi_sizes = [numbers, *actor_layers(model), self.head.outputs]

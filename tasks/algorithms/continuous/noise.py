@@ -12,7 +12,6 @@ Notation: P members, N environments, k numbers in an action.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,12 +116,4 @@ class CorrelatedNoise(GaussianNoise, Stacked):
             noise.mul_(torch.from_numpy(~ended).to(noise).unsqueeze(-1))
 
 
-def make_noise(exploration: SimpleNamespace, keys: Bits, shape: tuple[int, int], device: torch.device) -> Noise:
-    """Return the noise that values of `noise_space` ask for.
-
-    The other arguments are those of `GaussianNoise`.
-    """
-    if exploration.noise == "none":
-        return no_noise
-    make = CorrelatedNoise if exploration.noise == "ou" else GaussianNoise
-    return make(exploration.std, keys, shape, device)
+NOISES = {"gaussian": GaussianNoise, "ou": CorrelatedNoise}  # by name

@@ -27,14 +27,14 @@ class RecurrentActorCritics(ActorCritics):
     The rows of a batch are the L steps of each sequence, one sequence after another.
     """
 
-    def __init__(self, inputs: int, form: NetworkForm, seeds: list[int], device: torch.device):
+    def __init__(self, shape: tuple[int, ...], form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks and their recurrent cores.
 
         The arguments are those of `ActorCritics`; a batch has R rows.
         """
         model = form.hp.model
-        self.cores = [Core(f"{name}.memory", model.memory, inputs, model.width) for name in ("actor", "critic")]
-        super().__init__(model.width, form, seeds, device)
+        self.cores = [Core(f"{name}.memory", model.memory, shape[0], model.width) for name in ("actor", "critic")]
+        super().__init__((model.width,), form, seeds, device)
         self.width, self.state_size = model.width, self.cores[0].state_size
         self.length, self.burn_in, self.n_step = model.sequence_length, model.burn_in, form.hp.n_step
 

@@ -26,9 +26,9 @@ class RenormActorCritics(ActorCritics):
     pi: RenormMLP
     critic_form: RenormMLP
 
-    def __init__(self, inputs: int, form: NetworkForm, seeds: list[int], device: torch.device):
+    def __init__(self, shape: tuple[int, ...], form: NetworkForm, seeds: list[int], device: torch.device):
         """Initialize the networks; the arguments are those of `ActorCritics`."""
-        super().__init__(inputs, form, seeds, device)
+        super().__init__(shape, form, seeds, device)
         members = len(seeds)
         self.targets, self.target_vector, self.followers = self.critics, self.critic_vector, []
         del self.tensors["target"]

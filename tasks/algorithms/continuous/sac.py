@@ -18,18 +18,37 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ....spaces import Space, categorical, integer
 from ...checkpoint.member_state import Stacked
 from ...envs import EnvSpec, spaces_of
+from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
+from ...networks.encoders import ENCODERS
 from ...rng.draws import Draws
 from ...task import Task
 from .actions import SoftActions, soft_head
-from .ensemble import TWINS, check_subset, ensemble_space
 from .entropy import FixedEntropy, LearnedEntropy, entropy_space, new_entropy
-from .learner import ActorCriticLearner, actor_critic_space, check_mask, delay_choice
+from .learner import UNTUNED, ActorCriticLearner, actor_critic_space, critic_space, delay_choice
 from .networks import NetworkForm
 from .noise import sde_space
 from .steps import ActorCriticSteps
+
+TWINS = 2
+
+
+def ensemble_space() -> Space:
+    """Return the hyperparameters of the critics' form and number.
+
+    Targets follow the least value of `subset` critics of an `ensemble`, drawn at random for each gradient step, and the
+    policy the mean of all: Chen et al. (2021), arXiv:2101.05982 (REDQ), with num_updates = policy_delay = 20,
+    ensemble = 10 and subset = 2. With `mean`, the policy follows the mean of two critics, too, as in DroQ.
+    """
+    mean: dict[str, Any] = {"when": {"ensemble": TWINS}, "help": "the policy follows the critics' mean"}
+    return critic_space(
+        ensemble=integer(2, 10, default=2, accept=(2, 100), help="number of critics", **UNTUNED),
+        subset=integer(1, 10, default=2, accept=(1, 100), help="critics whose least value is the target", **UNTUNED),
+        mean=categorical(False, True, default=False, **mean, **UNTUNED),
+    )
 
 
 class SACLearner(ActorCriticLearner):
@@ -58,7 +77,12 @@ class SACLearner(ActorCriticLearner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         super().check(values)
-        check_subset(values, cls.algorithm())
+        critic = values.get("critic", {})
+        if "subset" in critic and critic["subset"] > critic["ensemble"]:
+            raise ValueError(
+                f"{cls.algorithm()}: targets take a subset of the critics, but critic.subset is {critic['subset']} and "
+                f"critic.ensemble {critic['ensemble']}; raise critic.ensemble or lower critic.subset"
+            )
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
@@ -68,7 +92,13 @@ class SACLearner(ActorCriticLearner):
                 f"{cls.algorithm()} on {env.id}: use_sde explores in a Box of floats, but got {spaces_of(env).action}; "
                 "leave use_sde out"
             )
-        check_mask(values, env, cls.algorithm())
+        observations, model = Observations(spaces_of(env).observation, env.id), SimpleNamespace(**values["model"])
+        encoded = observations.kind != "vector" or model.encoder not in ENCODERS
+        if observations.mask is not None and (model.memory != "none" or encoded):
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id}: a memory or an encoder hides the action mask from the policy, but "
+                f"model.memory is {model.memory!r} and model.encoder {model.encoder!r}; leave them out, or use ppo"
+            )
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
@@ -77,8 +107,8 @@ class SACLearner(ActorCriticLearner):
         return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def network_form(self) -> NetworkForm:
-        form = self.actions, self.hp, soft_head(self.actions, self.hp)
-        return NetworkForm(*form, self.hp.critic.ensemble, self.actions.num_discrete, mask=self.mask)
+        head = soft_head(self.actions, self.hp)
+        return NetworkForm(self.hp, head, self.hp.critic.ensemble, self.actions.num_discrete)
 
     def build(self) -> None:
         super().build()

@@ -53,8 +53,7 @@ class TQCLearner(SACLearner):
             )
 
     def network_form(self) -> NetworkForm:
-        actions, hp = self.actions, self.hp
-        return NetworkForm(actions, hp, soft_head(actions, hp), hp.critics, hp.quantiles)
+        return NetworkForm(self.hp, soft_head(self.actions, self.hp), self.hp.critics, self.hp.quantiles)
 
     def critic_loss(
         self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
@@ -70,7 +69,8 @@ class TQCLearner(SACLearner):
         numbers, _ = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
         kept = hp.critics * (hp.quantiles - hp.dropped_quantiles)
-        mixture = mixed(next_q).sort(-1).values[..., :kept] + soft_bonus(next_sample, alpha).unsqueeze(-1)  # (P, B, t)
+        bonus = (alpha.unsqueeze(1) * next_sample.entropies).sum(-1, keepdim=True)
+        mixture = mixed(next_q).sort(-1).values[..., :kept] + bonus  # (P, B, t)
         targets = reward.unsqueeze(-1) + batch["discount"].unsqueeze(-1) * mixture
         levels = (torch.arange(hp.quantiles, device=q.device) + 0.5) / hp.quantiles
         errors = targets.unsqueeze(2) - mixed(q).unsqueeze(3)  # (P, B, c m, t)
@@ -82,31 +82,23 @@ class TQCLearner(SACLearner):
         value = masked(mixed(q.detach()), mask).flatten(1).mean(1)
         return losses, targets.mean(-1).unsqueeze(1) - means, value
 
-    def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
-        """Return the policy's losses (P, B).
+    def heard(self, q: Tensor) -> Tensor:
+        """Return the means of all critics' quantiles, (P, B, 1).
 
             J = mean α log π(a|s) - mean_{c,i} θᵢ(s, a)
 
-        Eq. 13 of the paper. No gradient passes to the critics.
+        Eq. 13 of the paper is the policy's loss.
         """
-        return -mixed(self.policy.q(batch, sample.continuous)).mean(-1) - soft_bonus(sample, alpha)
+        return mixed(q).mean(-1, keepdim=True)
 
     def kernel(self) -> ActorCriticSteps | None:
         kept = self.hp.critics * (self.hp.quantiles - self.hp.dropped_quantiles)
         return ActorCriticSteps.covering(self, self.perceptrons, kept=kept)
 
-    def value_of(self, q: Tensor) -> Tensor:
-        return mixed(q).mean(-1, keepdim=True)
-
 
 def mixed(q: Tensor) -> Tensor:
     """Return critics' quantiles (P, c, B, m), as (P, B, c m)."""
     return q.transpose(1, 2).flatten(2)
-
-
-def soft_bonus(sample: SoftSample, alpha: Tensor) -> Tensor:
-    """Return -α log π(a|s), (P, B)."""
-    return (alpha.unsqueeze(1) * sample.entropies).sum(-1)
 
 
 class TQC(Task):

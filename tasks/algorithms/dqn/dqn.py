@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,6 @@ from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
-from ...evaluation import evaluation_keys
 from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
@@ -285,21 +283,12 @@ class DQNLearner(OffPolicyLearner):
         form = {"policy": policy, "optimizer": self.optimizer, "limit": self.limit, "interval": self.target_interval}
         return QSteps.covering(self, [policy.perceptron if plain else None], **form)
 
-    def actor(
-        self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
-    ) -> Callable[[np.ndarray], np.ndarray]:
-        keys = keys or partial(evaluation_keys, self.members)
+    def acting(self, episodes: int, deterministic: bool, keys: Keys) -> Callable[[Tensor, int], np.ndarray]:
+        if deterministic:
+            return lambda features, step: self._greedy(features)
         exploration, noise = EpsilonGreedy(keys("explore"), self.exploration.actions, episodes), self.noise_of(keys)
-        epsilon, steps, memory = self.epsilon(self.env_steps), count(), memory or self.acting_memory(episodes)
-
-        def act(obs: np.ndarray) -> np.ndarray:
-            seen = self.tensor(self.normalize(obs))
-            features = seen if memory is None else memory(seen)
-            if deterministic:
-                return self._greedy(features)
-            return self.act(features, next(steps), epsilon, exploration, noise)
-
-        return act
+        epsilon = self.epsilon(self.env_steps)
+        return lambda features, step: self.act(features, step, epsilon, exploration, noise)
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         features, state = self.policy.remembered(self.normalize_batch(obs), state)

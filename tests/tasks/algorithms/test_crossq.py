@@ -93,9 +93,10 @@ def test_acting_normalizes_by_running_moments_alone() -> None:
 def test_choices_memories_and_images_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedSpace, match=r"CrossQ on CartPole-v1 acts in Boxes of floats .* use SAC, or DQN"):
         CrossQ("CartPole-v1").init()
-    with pytest.raises(ValueError, match=r"CrossQ: batch renormalization is of single steps, .* gru; leave it out"):
+    reason = "batch renormalization has neither memory nor encoder"
+    with pytest.raises(UnsupportedSpace, match=rf"CrossQ on Pendulum-v1: {reason}, but model.memory is 'gru'"):
         CrossQ("Pendulum-v1").init(model={"memory": "gru"})
-    with pytest.raises(UnsupportedSpace, match=r"CrossQ on .*: batch renormalization has no encoder, .* use SAC"):
+    with pytest.raises(UnsupportedSpace, match=rf"CrossQ on .*: {reason}, .* 'small' .* \(6, 6, 1\); use SAC"):
         CrossQ({"id": "own_envs:Square-v0", "kwargs": {"side": 6, "box": True}}).init(model={"encoder": "small"})
 
 

@@ -161,11 +161,10 @@ def test_choices_memories_and_images_are_refused_by_name(task: type[Task]) -> No
     name = task.learner.algorithm()
     with pytest.raises(UnsupportedSpace, match=rf"{name} on CartPole-v1 acts in Boxes of floats .* use SAC, or DQN"):
         task("CartPole-v1").init()
-    with pytest.raises(
-        ValueError, match=rf"{name}: its target policy has no recurrent states, .* is gru; leave it out"
-    ):
+    reason = "its target policy has neither memory nor encoder"
+    with pytest.raises(UnsupportedSpace, match=rf"{name} on Pendulum-v1: {reason}, but model.memory is 'gru'"):
         task("Pendulum-v1").init(model={"memory": "gru"})
-    with pytest.raises(UnsupportedSpace, match=rf"{name} on .*: its target policy has no encoder, .* use SAC or TQC"):
+    with pytest.raises(UnsupportedSpace, match=rf"{name} on .*: {reason}, .* 'small' .* \(6, 6, 1\); use SAC or TQC"):
         task({"id": "own_envs:Square-v0", "kwargs": {"side": 6, "box": True}}).init(model={"encoder": "small"})
 
 
