@@ -62,6 +62,30 @@ class Silent(SyncVectorEnv):
         return *result, {name: value for name, value in info.items() if "final_obs" not in name}
 
 
+class Odd(SyncVectorEnv):
+    """Returns other rewards or ends, from a step on that no self-test reaches."""
+
+    wrong, steps = "", 0
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        self.steps += 1
+        if self.steps > 600:
+            reward = {"none": [None] * self.num_envs, "column": reward[:, None]}.get(self.wrong, reward)
+            terminated = np.array(["False"] * self.num_envs) if self.wrong == "text" else terminated
+        return obs, reward, terminated, truncated, info
+
+
+def odd(num_envs: int, wrong: str) -> Odd:
+    """Return environments that return something else late."""
+    pool = Odd([Count] * num_envs)
+    pool.wrong = wrong
+    return pool
+
+
+gym.register("Odd-v0", vector_entry_point=odd)
+
+
 class Maskless(SyncVectorEnv):
     """Resets all environments, whatever the mask says."""
 

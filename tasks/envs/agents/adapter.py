@@ -183,7 +183,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     def _number(self, agent: str, reward: Any) -> float:
         try:
             return float(reward)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             text = f"{self.name}: a reward is a number, but that of {agent!r} is {reprlib.repr(reward)}; fix it"
             raise EnvSpecError(text) from error
 
@@ -236,7 +236,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self._check_names("rewards", rewards)
         try:
             return [float(rewards.get(agent, 0.0)) for agent in self.agents]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return [self._number(agent, rewards.get(agent, 0.0)) for agent in self.agents]
 
     def _with_returns(self, infos: Mapping[str, Any]) -> dict[str, Any]:

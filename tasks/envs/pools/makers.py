@@ -6,6 +6,7 @@ follow from them. Gymnasium's pools come from an id's ``vector_entry_point``, an
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ from ..gym.make import register_atari
 IGNORED = {".*precision lowered by casting": UserWarning}
 UNDECLARED = {".*AutoresetMode.*": UserWarning}  # the self-test finds out
 RESERVED = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players", "autoreset_mode"})
+RESULTS = {"rewards": "buif", "terminated": "bui", "truncated": "bui"}  # of a step, and their types of numbers
 
 
 def is_pool(spec: EnvSpec) -> bool:
@@ -152,10 +154,11 @@ class VectorEntryPoint:
         In autoreset mode SAME_STEP, the last observations of episodes are those in info.
 
         Raises:
-            EnvSpecError: these are missing.
+            EnvSpecError: these are missing, or rewards or ends are none.
         """
-        obs, reward, terminated, truncated, info = self.envs.step(actions.copy())
-        ended = np.flatnonzero(np.asarray(terminated) | np.asarray(truncated)).tolist()
+        obs, *results, info = self.envs.step(actions.copy())
+        reward, terminated, truncated = map(self._checked, RESULTS, results)
+        ended = np.flatnonzero(terminated | truncated).tolist()
         if ended and (final := info.get("final_obs")) is not None:
             obs = _replaced(obs, {i: rows(final, i) for i in ended})
         elif ended and self.autoreset == AutoresetMode.SAME_STEP:
@@ -164,6 +167,17 @@ class VectorEntryPoint:
                 "episodes in info['final_obs'], but there are none; add them, or use NEXT_STEP or DISABLED"
             )
         return obs, reward, terminated, truncated, self.indices, info
+
+    def _checked(self, name: str, values: Any) -> Array:
+        """Return rewards or ends as an array; raise EnvSpecError otherwise."""
+        array, types = np.asarray(values), RESULTS[name]
+        if array.dtype.kind not in types or array.shape != self.indices.shape:
+            raise EnvSpecError(
+                f"{self.name}: a step of {len(self.indices)} environments returns as many rewards, as numbers, and as "
+                f"many booleans for terminated and for truncated, but {name} is {reprlib.repr(values)}, of type "
+                f"{array.dtype} and shape {array.shape}; fix it"
+            )
+        return array if types == "buif" else array.astype(np.bool_)
 
     @property
     def autoreset(self) -> AutoresetMode | None:

@@ -215,3 +215,22 @@ def test_gymnasium_s_own_pool_is_refused_with_the_reason_and_the_environment_to_
     )
     with pytest.raises(EnvSpecError, match=f"vector/CartPole-v1: .*{words} .*; use CartPole-v1"):
         make_envs(EnvSpec("vector/CartPole-v1"), [0], 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("none", r"rewards is \[None, None\], of type object and shape \(2,\)"),
+        ("column", r"rewards is array\([\s\S]*\), of type float64 and shape \(2, 1\)"),
+        ("text", r"terminated is array\(.*, of type <U5 and shape \(2,\)"),
+    ],
+)
+def test_late_rewards_and_ends_of_wrong_types_are_named(wrong: str, words: str) -> None:
+    envs = make_envs(EnvSpec("vector/own_pools:Odd-v0", {"wrong": wrong}), [0], 2)
+
+    def play() -> None:
+        for _ in range(601):
+            envs.step(np.zeros((1, 2), np.int64))
+
+    with pytest.raises(EnvSpecError, match=f"vector/own_pools:Odd-v0: a step of 2 environments .* {words}; fix it"):
+        play()
