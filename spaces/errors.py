@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
+
+
+def spelled(name: str) -> str:
+    """Return the identifier that is most like a name."""
+    letters = re.sub(r"\W+", "_", name)
+    return letters if letters.isidentifier() else f"x{letters}"
 
 
 class SpaceError(ValueError):

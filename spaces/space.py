@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from .choices import CLASS, Argument, Categorical, Choice, Fixed
 from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
-from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
+from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near, spelled
 from .priors import parse, render
 from .ranges import Curve, Fidelity, Sizes
 from .values import REQUIRED, Nested, Value, display, flatten, identity, read, unflatten
@@ -36,7 +36,9 @@ class Space(Mapping[str, "Dimension | Space"]):
     def __init__(self, /, **entries: Dimension | Space) -> None:
         for name, entry in entries.items():
             if not name.isidentifier():
-                raise SpaceError(f"a hyperparameter's name must be an identifier, not {name!r}")
+                raise SpaceError(
+                    f"a hyperparameter's name must be an identifier, such as {spelled(name)}, not {name!r}"
+                )
             if not isinstance(entry, (Dimension, Space)):
                 raise SpaceError(f"{name} must be a dimension such as real(0, 1) or a Space, not {display(entry)}")
         self._entries = entries

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
 from ..plugins import PluginError, Registry
@@ -51,6 +52,12 @@ def load(name: str) -> type[Any]:
         raise ValueError(f"{name}: {reason}")
     if ":" in name and name not in TASKS.names():
         return _in_module(name)
+    if name not in TASKS.names() and (name.endswith(".py") or name.startswith("python")):
+        script = f"python {name}" if name.endswith(".py") else name
+        raise ValueError(
+            f"{name!r} is a program, whose task is command: `rekindle tune command --space FILE -- {script} ...`; a "
+            "function in train.py is train:FUNCTION"
+        )
     task: type[Any] = TASKS.load(name)
     return task
 
@@ -106,6 +113,9 @@ def _in_module(path: str) -> type[Any]:
         what = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
         lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         cure = "; run this in the folder that has it, or add that to PYTHONPATH" if lost else ""
+        if module.endswith(".py") or "/" in module:
+            what = "it names a file, not a module"
+            cure = f"; write {PurePath(module).stem}:{attribute}, in the folder of the file"
         raise ValueError(f"the task {path!r} cannot be imported: {what}{cure}") from error
     if not isinstance(offered, type):
         cure = "; decorate the function with @rekindle.task(...)" if callable(offered) else ""

@@ -30,6 +30,7 @@ from torch import Tensor
 from ...spaces import Space
 from ...spaces.arguments import at_least, fits
 from ...spaces.choices import name_of
+from ...spaces.custom_priors import with_defaults
 from ...spaces.errors import near
 from ..base_learner import BaseLearner
 from ..errors import NotData, NotInitialized
@@ -74,7 +75,7 @@ def task(
     The global generators of Python, NumPy and torch are seeded before each call, by seed and epoch.
 
     Args:
-        space: hyperparameters with their defaults.
+        space: hyperparameters; the median is the default of those that have none.
         objective: name of the metric to maximize, or NAME:minimize.
         bounds: least and greatest value that the objective can have, such as (0, 1) for an accuracy.
         version: number to raise when the function gives other results, so that everything is trained anew.
@@ -106,7 +107,7 @@ def task(
             {
                 "__module__": function.__module__,
                 "__doc__": f"State of {path}.",
-                "hyperparameters": space,
+                "hyperparameters": with_defaults(space),
                 "objective": name,
                 "direction": direction or "maximize",
                 "bounds": tuple(bounds),
@@ -157,7 +158,8 @@ class FunctionLearner(BaseLearner):
     def iterate(self) -> Mapping[str, Tensor]:
         epoch, before = self.iterations + 1, decode(self.returned.tree)
         further = {"epoch": epoch, "device": str(self.device)}
-        arguments = Hyperparameters.of(self.space_in(self.env), self.values), before and before[0], self.seeds[0]
+        seed = streams.short(self.seeds[0])
+        arguments = Hyperparameters.of(self.space_in(self.env), self.values), before and before[0], seed
         with self.seeded(epoch), one_jax_thread():
             try:
                 returned = type(self).function(*arguments, **{name: further[name] for name in self.further})

@@ -40,6 +40,7 @@ from ..base_learner import BaseLearner
 from ..catalog import label, resume_labels
 from ..checkpoint.storage import Metrics
 from ..errors import LAST_LINES, Hung, NotInitialized, ProgramError, ProgramFailed
+from ..rng import streams
 from ..runtime import progress
 from ..runtime.own_code import imported_files
 from ..runtime.secrets import without_secrets
@@ -47,7 +48,7 @@ from ..task import Task
 from . import launcher, reporting
 from .data import Data, decode, encode
 from .folders import Folder
-from .program_commands import EPOCH, ProgramCommand
+from .program_commands import EPOCH, PLACEHOLDER, ProgramCommand
 
 LOOK = 0.05  # seconds between looks whether to stop
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
@@ -223,7 +224,7 @@ class ProgramLearner(BaseLearner):
 
     @classmethod
     def check_machine(cls) -> None:
-        """Raise ProgramError without the program, or without a working directory."""
+        """Raise ProgramError without the program, its script or a working directory."""
         try:
             folder = os.getcwd()
         except OSError:
@@ -231,11 +232,20 @@ class ProgramLearner(BaseLearner):
                 "a program runs in the working directory of its worker, but that was removed; start the worker in "
                 "another one"
             ) from None
-        if shutil.which(cls.command.run[0]) is None:
+        program, *words = cls.command.run
+        script = next((word for word in words if not word.startswith("-")), "")
+        if shutil.which(program) is None:
+            cure = "install it, or give its path"
+            if Path(program).suffix == ".py" and Path(program).is_file():
+                cure = f"write python {program}, as in a terminal"
+            elif not words and " " in program:
+                cure = "write its words without quotes around them all"
             raise ProgramError(
-                f"a program must be installed where it trains, but this machine has no {cls.command.run[0]!r} (in "
-                f"{folder}); install it, or give its path"
+                f"a program must be installed where it trains, but this machine has no {program!r} (in {folder}) to "
+                f"start; {cure}"
             )
+        if script.endswith(".py") and not PLACEHOLDER.search(script) and not Path(script).exists():
+            raise ProgramError(f"a program runs in the working directory, but {folder} has no {script}; run this there")
 
     def build(self) -> None:
         self.check_machine()
@@ -330,7 +340,7 @@ class ProgramLearner(BaseLearner):
         variables = {
             "epochs": target,
             "checkpoint": str(self.folder.work),
-            "seed": self.seeds[0],
+            "seed": streams.short(self.seeds[0]),
             "device": str(self.device),
         }
         environment = {f"REKINDLE_{name.upper()}": str(value) for name, value in variables.items()}

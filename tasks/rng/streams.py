@@ -47,6 +47,14 @@ def seed_of(*path: int | str) -> int:
     return int(key(*path) >> np.uint64(33))
 
 
+def short(seed: int) -> int:
+    """Return a seed of 31 bits: itself, or one from it.
+
+    NumPy's and scikit-learn's generators refuse longer ones.
+    """
+    return seed if 0 <= seed < 1 << 31 else seed_of(seed, "short")
+
+
 def _mix(z: Bits) -> Bits:
     """Apply SplitMix64's finalizer in place."""
     z ^= z >> SHIFT_1

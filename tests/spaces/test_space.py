@@ -82,7 +82,7 @@ def test_any_word_can_be_a_name() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"a.b": real(0, 1)}, r"a hyperparameter's name must be an identifier, not 'a\.b'"),
+        ({"a.b": real(0, 1)}, r"a hyperparameter's name must be an identifier, such as a_b, not 'a\.b'"),
         ({"a": 3}, r"a must be a dimension such as real\(0, 1\) or a Space, not 3"),
         ({"b": real(0, 1, when={"a": 1}), "a": integer(0, 1)}, "b depends on a, which must be declared above it"),
         ({"a": real(0, 1, when={"a": 1})}, "a depends on a, which must be declared above it"),

@@ -102,6 +102,22 @@ def test_global_generators_are_seeded_by_seed_and_epoch() -> None:
     assert len({*first, *second, *other}) == 11
 
 
+def test_seeds_of_confirmations_fit_generators_of_31_bits() -> None:
+    seeds: list[int] = []
+
+    @rekindle.task(space=Space(lr=rekindle.log_real(1e-4, 1.0)), objective="x")
+    def draw(hp: Any, state: Any, seed: int) -> tuple[None, dict[str, float]]:
+        np.random.seed(seed)
+        seeds.append(seed)
+        return None, {"x": hp.lr}
+
+    for seed in (2**31 - 1, 2**31, 2**63 - 1):
+        assert draw(seed=seed).init().fit(1)["x"] == pytest.approx(0.01)  # the median, where there is no default
+    assert seeds[0] == 2**31 - 1
+    assert len({*seeds}) == 3
+    assert max(seeds) < 2**31
+
+
 def test_a_call_gets_data_not_the_objects_that_the_last_call_returned() -> None:
     kept: list[Any] = []
 
@@ -168,6 +184,8 @@ def test_a_study_in_this_process_finds_a_function_defined_anywhere(sqlite_url: s
         ),
         ("own_functions:SPACE", "but own_functions:SPACE is Space"),
         ("ast:parse", r"ast:parse is <function parse.*>; decorate the function with @rekindle.task\(...\)"),
+        ("train.py", r"`rekindle tune command --space FILE -- python train.py ...`; a function in train.py is train:F"),
+        ("../own_functions.py:train", "names a file, not a module; write own_functions:train, in the folder"),
         ("own_functions:descent", "the task 'own_functions:descent' cannot be imported"),
     ],
 )

@@ -234,9 +234,22 @@ def test_braces_that_are_no_placeholder_are_text() -> None:
     assert written[1:3] == ['{"opt":{"lr":0.5}, "act": "{lr}"}', "${lr} {}{0} {lr:.1f} {a: 0.5}"]
 
 
-def test_a_program_that_is_not_installed_is_named() -> None:
-    missing = ProgramCommand.of(["no-such-program", "{epochs}{checkpoint}"], {"space": {}})
-    with pytest.raises(ProgramError, match=r"machine has no 'no-such-program' .in .*; install it, or give its path"):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no-such-program"], r"machine has no 'no-such-program' .in .*; install it, or give its path"),
+        (["train.py"], r"machine has no 'train.py' .in .*; write python train.py, as in a terminal"),
+        ([f"{sys.executable} train.py {{epochs}} {{checkpoint}}"], "to start; write its words without quotes around"),
+        ([sys.executable, "-u", "src/train.py"], "working directory, but .* has no src/train.py; run this there"),
+    ],
+)
+def test_a_program_that_is_not_there_is_named(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    missing = ProgramCommand.of(words if " " in words[0] else [*words, "{epochs}", "{checkpoint}"], {"space": {}})
+    with pytest.raises(ProgramError, match=message):
         load(missing.name)().init().probe()
 
 
