@@ -30,6 +30,12 @@ def command_line(command: str, study: str, *options: str) -> str:
     return " ".join(["rekindle", command, *words])
 
 
+def begin_again(study: str, *options: str) -> str:
+    """Return how to begin a study anew whose trials have all failed."""
+    trials, delete = (command_line(command, study, *options) for command in ("trials", "delete"))
+    return f"`{trials}` says why; once that is mended, `{delete}` and a rerun begin it anew"
+
+
 def option(name: str, value: str) -> str:
     """Return an option and its value."""
     return f"{name}{'=' if value.startswith('-') else ' '}{quoted(value)}"

@@ -16,7 +16,7 @@ import numpy as np
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
-from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES
+from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramFailed
 from ..engine.probes import GOES_ON, probe_view
 from ..engine.views import View
 from ..failures import FAILED, one_line
@@ -332,6 +332,7 @@ CURES = {
     "diverged": "lower the learning rates' upper ends (--prior), or clip gradients",
     "memory": "train fewer trials at once (--workers, --cohort), or smaller networks",
     "environment": f"fix the environment (`rekindle show UID` has its traceback); {GOES_ON}",
+    "program": "mend the program; `rekindle show UID` has the last lines of its output",
     "killed": "find out what kills workers, often too little memory; fewer --workers may help",
 }
 
@@ -354,6 +355,8 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
         what = "trainings" if seeds_of(rows.config) > 1 else "trials"
         description = failed[causes.index(cause)].error
         last_line = one_line(description) if description else ""
+        if last_line.startswith(f"{ProgramFailed.__name__}: "):
+            cause = "program"
         error, _, cure = last_line.rpartition("; ")
         if cause != "diverged" or cure == LOWER_RATES or not error:  # else it is the environment's fault
             cure = CURES.get(cause, "`rekindle show UID` has the traceback; fix or leave out the values that cause it")

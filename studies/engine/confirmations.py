@@ -38,7 +38,7 @@ from ..schedulers.confirming import (
     standing,
 )
 from ..schedulers.registry import remembered, without_finalist
-from ..shell import command_line
+from ..shell import begin_again, command_line
 from ..statistics.estimates import ENOUGH_TO_HOLD, FEWEST, Interval
 from ..storage.rows import Segment
 from ..study import FRESH_SEEDS, TOP
@@ -120,7 +120,9 @@ def confirmation_config(
     ranked = rank(view.trials, objectives)
     if not ranked or ranked[0].epochs < config.rungs[-1]:
         cure = f"`{command_line('worker', study)}` trains it to its end"
-        if view.state == "complete":
+        if view.state == "complete" and view.counts["failed"] == sum(view.counts.values()):
+            cure = f"all of its trials failed. {begin_again(study)}"
+        elif view.state == "complete":
             cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
         raise BadConfig(
             f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none; {cure}"
@@ -189,8 +191,9 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     """Return the name of a study's confirmation; create it if needed.
 
     An earlier confirmation with the same candidates and number of seeds is the answer, unless the study has changed
-    before a later one. So is an unfinished one with the same numbers, which keeps its candidates. Otherwise a new
-    confirmation begins, with seeds that no earlier one has used, deleted ones included.
+    before a later one, or it failed as a whole with other code. So is an unfinished one with the same numbers, which
+    keeps its candidates. Otherwise a new confirmation begins, with seeds that no earlier one has used, deleted ones
+    included.
 
     Raises:
         StudyMismatch: an unfinished confirmation has other numbers.
@@ -198,6 +201,8 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     earlier = confirmations_of(store, study)
     for name, confirmation in reversed(earlier.items()):
         if _content(confirmation) == _content(config):
+            if confirmation.options.get(FILES) != config.options.get(FILES) and _failed(store, name, confirmation):
+                break  # by code that has been mended since
             return name
         top, seeds, _, episodes = _numbers(confirmation)
         if _content(confirmation) != _content(confirmation_config(store, study, top, seeds, episodes)):
@@ -222,6 +227,13 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     name = next(name for n in count(1) if (name := confirmation_name(study, n)) not in taken)
     start_study(store, name, replace(config, options={**config.options, "confirms": form}))
     return name
+
+
+def _failed(store: Store, name: str, config: Config) -> bool:
+    """Return whether a confirmation is over without any estimate."""
+    pairs = by_seed(config, store.segments(name))
+    now = standing(Confirmation.of(config), pairs)
+    return now.over and not any(_estimate(config, pairs, n) for n in now.estimated)
 
 
 def _content(config: Config) -> tuple[Any, ...]:

@@ -35,7 +35,8 @@ def verdict(confirmation: ConfirmationView) -> str:
         return f"{text} {spent}"
     best = confirmation.best
     if best is None or best.estimate is None:
-        return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
+        why = command_line("trials", confirmation.confirmation)
+        return f"Nothing is confirmed, since too many trainings failed; `{why}` says why. {spent}"
     sentences = [_expectation(best, best.estimate, _scale(confirmation))]
     sentences += [_feasibility(text, view, best.estimate.seeds) for text, view in (best.constraints or {}).items()]
     if failed := best.estimate.failed:

@@ -21,6 +21,7 @@ from .grace import LEFT
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
 POLL = 0.25  # seconds between snapshots, unless a worker ends
 AT_ONCE = 5.0  # seconds that a worker has to exit without saving, when it is asked twice
+ERROR = "rekindle: error: "  # before an error that a worker has explained
 LOOK = 0.02  # seconds between checks whether a worker has ended
 
 
@@ -260,6 +261,8 @@ class Supervisor:
             last = lines[-1] if lines else "nothing"
             number = -worker.status if worker.status < 0 else worker.status - 128
             if not 0 < number < signal.NSIG:  # not killed: it reported an error that another worker would hit as well
+                if last.startswith(ERROR):
+                    raise WorkersFailed(last.removeprefix(ERROR))
                 raise WorkersFailed(f"a worker must run until the study is complete, but one ended with: {last}")
             self.deaths += 1
             if self.deaths >= GIVE_UP * self.count:

@@ -47,7 +47,7 @@ from ...options.worker_options import WORKER
 from ...redact import printable
 from ...report.answer import answer
 from ...samplers.registry import size_of
-from ...shell import command_line
+from ...shell import begin_again, command_line
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
@@ -336,8 +336,9 @@ def _print_study(
     storage, name = f"--storage {repeated(store)}", study.study
     if study.best is None:
         _print_remarks(out, study, findings)
-        all_trials = command_line("trials", name, storage)
-        note(out, f"no trial has a result: {counts or 'none is begun'}; `{all_trials}` says why")
+        all_failed = study.counts["failed"] == study.trials_total
+        why = begin_again(name, storage) if all_failed else f"`{command_line('trials', name, storage)}` says why"
+        note(out, f"no trial has a result: {counts or 'none is begun'}; {why}")
         return options.FAILED
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})

@@ -21,7 +21,7 @@ FORMAT = 1  # increased when a name in the JSON changes its meaning or is remove
 
 def new_console(stderr: bool = False) -> Console:
     """Return a console on stdout or stderr."""
-    console = Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False, emoji=False)  # "fit:train:" is no tram
     if not console.is_terminal:
         console.width = 200  # tables in files and pipes need not fit a terminal
     return console

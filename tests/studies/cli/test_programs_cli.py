@@ -15,6 +15,7 @@ from rekindle import Store, Task, tune
 from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.engine.runner import note_resumes, start_study
+from rekindle.studies.errors import BadConfig
 from rekindle.studies.study.config import Config
 from rekindle.tasks import load
 from rekindle.tasks.adapters import programs
@@ -72,6 +73,34 @@ def test_a_study_of_a_program_is_that_of_python_and_of_a_run_file(cli: Cli, sqli
         assert study.best is not None
     status, printed, _ = cli("trials", "python", "--storage", sqlite_url)
     assert "python: own_program.py, seed 0" in printed
+
+
+def test_a_mended_program_is_confirmed_again(cli: Cli, sqlite_url: str) -> None:
+    script = "import sys\nif int(sys.argv[1]) == 0: print('return', 1)\n"  # reports nothing on fresh seeds
+    Path("train.py").write_text(script)
+    space = {"space": {"lr": "uniform(0, 1)"}, "pattern": r"return (?P<return>\S+)"}
+    name = ProgramCommand.of([sys.executable, "train.py", "{seed}", "{lr}{epochs}{checkpoint}"], space).name
+    how = {"epochs": 1, "scheduler": "none", "progress": False}
+    with Store(sqlite_url) as store:
+        study = tune(name, storage=store, study="s", trials=1, **how)
+        assert study.confirm(seeds=3, progress=False)["cost"]["failed"] == 3
+        assert study.confirm(seeds=3, progress=False)["confirmation"] == "s:confirmation"  # the same would fail again
+        Path("train.py").write_text(script.replace("== 0", ">= 0"))
+        study.extend(code=True)
+        assert study.confirm(seeds=3, progress=False)["candidates"][0]["estimate"]["value"] == 1
+        Path("train.py").write_text("")
+        failed = tune(name, storage=store, study="t", trials=1, seed=1, **how)
+        with pytest.raises(
+            BadConfig, match=r"all of its trials failed. `rekindle trials t` says .*`rekindle delete t`"
+        ):
+            failed.confirm(seeds=3)
+    status, printed, _ = cli("trials", "s:confirmation", "--storage", sqlite_url)
+    assert "s:confirmation: train.py" in printed  # :name: is no picture
+    status, printed, _ = cli(
+        "tune", name, "--trials", "1", "--epochs", "1", "--study", "t", "--seed", "1", "--storage", sqlite_url
+    )
+    assert status == 1
+    assert "once that is mended, `rekindle delete t --storage" in " ".join(printed.split())
 
 
 def label_of(task: type[Task]) -> str:

@@ -232,7 +232,8 @@ def test_a_verdict_says_what_is_missing() -> None:
     assert verdict(answer.replace(earlier=["s:confirmation"])) == text + before + spent
     for winner in (None, 0):
         text = verdict(answer.replace(state="complete", winner=winner))
-        assert text == f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
+        why = "`rekindle trials s:confirmation` says why"
+        assert text == f"Nothing is confirmed, since too many trainings failed; {why}. {spent}"
 
 
 def test_a_verdict_says_that_the_defaults_failed() -> None:

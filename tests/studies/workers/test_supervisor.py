@@ -126,9 +126,10 @@ def test_a_worker_that_is_killed_while_it_evaluates_what_spent_the_budget_is_rep
 class Exits:
     """A worker whose environment ends the process."""
 
-    name, last_words = "4711", ["the simulator has no license"]
+    name = "4711"
 
-    def __init__(self, status: int):
+    def __init__(self, status: int, last: str = "the simulator has no license"):
+        self.last_words = [last]
         self.status = subprocess.run([sys.executable, "-c", f"import os; os._exit({status})"], check=False).returncode
 
     def stop(self) -> None:
@@ -146,6 +147,14 @@ def test_any_exit_status_of_a_worker_is_told(sqlite_url: str, status: int, reaso
         start_study(store, "s", surrogate(2))
         with pytest.raises(WorkersFailed, match=reason):
             Supervisor(store, "s", 1, lambda: Exits(status), Hook(lambda snapshot: None)).run()
+
+
+def test_the_explained_error_of_a_worker_is_that_of_the_study(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2))
+        line = "rekindle: error: study 's' trains with another file"
+        with pytest.raises(WorkersFailed, match=r"^study 's' trains with another file$"):
+            Supervisor(store, "s", 1, lambda: Exits(2, line), Hook(lambda snapshot: None)).run()
 
 
 def test_a_stop_while_the_database_is_away_does_not_say_that_all_is_saved(sqlite_url: str) -> None:
