@@ -44,7 +44,7 @@ class DDPGLearner(ActorCriticLearner):
         head = DeterministicHead(self.actions, self.hp.exploration)
         return NetworkForm(self.hp, head, self.copies, target_actor=True)
 
-    def heard(self, q: Tensor) -> Tensor:
+    def actor_values(self, q: Tensor) -> Tensor:
         """Return the first critic's values, (P, B, 1).
 
         J = -mean q₁(s, μ(s))

@@ -146,7 +146,7 @@ class ActorCriticLearner(OffPolicyLearner):
 
     in_kernel: ClassVar[tuple[str, ...]] = (
         *("draw", "update", "step", "critic_loss", "actor_loss", "total_reward", "guide", "network_form"),
-        *("next_sample", "heard", "of_subset"),
+        *("next_sample", "actor_values", "of_subset"),
     )
     parts: ClassVar[tuple[str, ...]] = (
         *OffPolicyLearner.parts,
@@ -276,7 +276,7 @@ class ActorCriticLearner(OffPolicyLearner):
             )
         features = self.tensor(self.normalize(obs))
         numbers, logits = self.actions.greedy_outputs(self.policy.act(features)[0])
-        q = self.heard(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
+        q = self.actor_values(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
         values: np.ndarray = (q if logits is None else q.gather(-1, logits.argmax(-1, True)))[..., 0].cpu().numpy()
         return values
 
@@ -393,7 +393,7 @@ class ActorCriticLearner(OffPolicyLearner):
         """Return the actions a' for the policy's outputs (P, B, outputs)."""
         return self.actions.sample(outputs, noise)
 
-    def heard(self, q: Tensor) -> Tensor:
+    def actor_values(self, q: Tensor) -> Tensor:
         """Return the least values (P, B, n), which the actor follows.
 
         Those of all critics are (P, c, B, n).
@@ -439,10 +439,10 @@ class ActorCriticLearner(OffPolicyLearner):
 
             J = mean α log π(c|s) - minᵢ qᵢ(s, c)
 
-        arXiv:1812.05905, eq. 9. `heard` may replace the least qᵢ. The action c is a function of the policy's outputs
-        and of noise, which lets the gradient pass; none passes to the critics.
+        arXiv:1812.05905, eq. 9. `actor_values` may replace the least qᵢ. The action c is a function of the policy's
+        outputs and of noise, which lets the gradient pass; none passes to the critics.
         """
-        return -soft_value(self.heard(self.policy.q(batch, sample.continuous)), sample, alpha)
+        return -soft_value(self.actor_values(self.policy.q(batch, sample.continuous)), sample, alpha)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -138,9 +138,9 @@ class SACLearner(ActorCriticLearner):
             return None
         return torch.from_numpy(self.subset_draws(number).argsort(-1)[:, : self.hp.critic.subset]).to(self.device)
 
-    def heard(self, q: Tensor) -> Tensor:
+    def actor_values(self, q: Tensor) -> Tensor:
         """Return the least values, or the mean of all: arXiv:2101.05982."""
-        return q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2) if self.follows_mean else super().heard(q)
+        return q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2) if self.follows_mean else super().actor_values(q)
 
     def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
         if not self.has_ensemble:

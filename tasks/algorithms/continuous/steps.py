@@ -70,7 +70,7 @@ class ActorCriticSteps(CompiledSteps):
         head = HeadForm(log_std.stop > 0, log_std.start, log_std.stop, limits.numpy())
         results = (self.critic_losses, self.actor_losses, self.all_errors, self.values, self.entropies)
         self._constant = (networks, form, critics, SoftErrors(*(x.numpy() for x in results)), head)
-        self._all = np.tile(np.arange(policy.copies), (shape[0], 1))
+        self._all = torch.arange(policy.copies).repeat(shape[0], 1)
         self.moves_actor, self.alpha = True, learner.alpha()
 
     def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
@@ -78,13 +78,12 @@ class ActorCriticSteps(CompiledSteps):
         self.moves_actor, tau = learner.due(number)
         self.alpha, subset = learner.alpha(), learner.subset(number)
         steps = self.critics.at(learner.scheduled(learner.critic_lr)), self.actor.at(lr)
-        noise, heard = (
-            learner.update_noise(number).numpy(),
-            self._all if subset is None else subset.contiguous().numpy(),
-        )
-        rest = (noise, self.alpha.numpy(), heard, self.moves_actor, *steps)
+        subset = self._all if subset is None else subset.contiguous()
+        draws = (x.numpy() for x in (learner.update_noise(number), self.alpha, subset))
         with FlushedDenormals():
-            self.run.descend_actor_critic(draw, scaling, self.table, given, *self._constant, *rest)
+            self.run.descend_actor_critic(
+                draw, scaling, self.table, given, *self._constant, *draws, self.moves_actor, *steps
+            )
         learner.follow(self.entropies.mean(1) if self.moves_actor else None, tau)
 
     def metrics(self) -> Mapping[str, Tensor]:

@@ -82,7 +82,7 @@ class TQCLearner(SACLearner):
         value = masked(mixed(q.detach()), mask).flatten(1).mean(1)
         return losses, targets.mean(-1).unsqueeze(1) - means, value
 
-    def heard(self, q: Tensor) -> Tensor:
+    def actor_values(self, q: Tensor) -> Tensor:
         """Return the means of all critics' quantiles, (P, B, 1).
 
             J = mean α log π(a|s) - mean_{c,i} θᵢ(s, a)
