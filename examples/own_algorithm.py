@@ -7,7 +7,10 @@ from rekindle.tasks.experience.returns import average
 
 
 class REINFORCELearner(OnPolicyLearner):
-    hyperparameters = on_policy_space(lr=3e-3, advantage_clip=log_real(1.0, 10.0, default=5.0))  # name, prior, default
+    hyperparameters = on_policy_space(
+        lr=3e-3,
+        advantage_clip=log_real(1.0, 10.0, default=5.0, help="largest size of an advantage"),  # name, prior, default
+    )
 
     def policy_loss(self, log_probs, advantages, batch):
         clipped = advantages.clamp(-self.hp.advantage_clip, self.hp.advantage_clip)
