@@ -21,7 +21,7 @@ from .envs import Envs, allows_one, make_envs, spaces_of
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
 from .errors import EnvironmentFailed, Stopped, TaskError
-from .evaluation import acting, evaluation_keys, one_thread, played_steps
+from .evaluation import EVALUATION_SEED, acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
 from .learner import Learner
@@ -54,7 +54,8 @@ def probe(
     """Return what a task would find in its environment, as JSON.
 
     - `random`: returns of complete episodes with random actions; `untrained`: of each untrained policy, whose actions
-      are greedy. `lengths` and `terminated`: of all these episodes, lengths, and how many were not truncated.
+      are greedy, in the episodes of evaluations. `lengths` and `terminated`: of all these, lengths, and how many were
+      not truncated.
     - `rewards`, `observations`: see `_moments`, over the steps with random actions; None without such steps, and of
       images. `zero_rewards`: share of zeros among all rewards.
     - `restore`: how a state is restored. `masks`, `goals`: whether observations have them.
@@ -96,9 +97,8 @@ def _distinct(trials: Sequence[tuple[type[Any], TaskIdentity]]) -> list[tuple[ty
 class _Player:
     """A policy, its environments, and returns of its members."""
 
-    def __init__(self, envs: Envs, make_act: Callable[[], Act], earlier: int = 0):
-        """Begin after `earlier` episodes."""
-        self.envs, self.make_act, self.earlier = envs, make_act, earlier
+    def __init__(self, envs: Envs, make_act: Callable[[], Act]):
+        self.envs, self.make_act = envs, make_act
         self.returns: list[list[float]] = [[] for _ in range(envs.num_members)]
 
 
@@ -177,17 +177,17 @@ class _Probe:
                 with self.untimed():
                     learner = acting(algorithm.learner(identity.env, [seed], [values]))
                     stack.callback(learner.close)
-                    players.append(self._player(learner, seed, place * EPISODES))
+                    players.append(self._player(learner))
                 stack.callback(players[-1].envs.close)
             self._play(players, left)
 
-    def _player(self, learner: Learner, seed: int, earlier: int) -> _Player:
+    def _player(self, learner: Learner) -> _Player:
+        """Return a policy that plays the episodes which evaluate trials."""
         normalizer, player = (learner.agent or learner).obs_normalizer, learner.particles or learner
         if normalizer is not None and self.numbers:  # a trial's own has seen as much after its first rollout
             normalizer.update(np.array([self.numbers] * learner.members))
-        envs = make_envs(self.identity.env, player.seeds, 1, "probe", single_episodes=True)
-        keys = partial(evaluation_keys, player.members, seed=seed)
-        return _Player(envs, lambda: player.actor(1, True, keys), earlier)
+        envs = make_envs(self.identity.env, [EVALUATION_SEED] * player.members, 1, "evaluation", single_episodes=True)
+        return _Player(envs, lambda: player.actor(1, True, partial(evaluation_keys, player.members)))
 
     def _play(self, players: Sequence[_Player], most: int) -> None:
         """Play episodes of each player in turns, within a number of steps.
@@ -218,7 +218,7 @@ class _Probe:
             with self.untimed():
                 return act(obs)
 
-        for _, running, step in played_steps(envs, 0, untimed, due, lambda *seen: None, player.earlier + episode):
+        for _, running, step in played_steps(envs, 0, untimed, due, lambda *seen: None, episode):
             self.on_step()
             alive, length = running[:, 0].copy(), length + 1
             self.steps += int(alive.sum())

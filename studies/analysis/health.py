@@ -44,9 +44,9 @@ from .unlearned import (
     RETURN_EPISODES,
     Finding,
     bar_of,
-    episodes_of_best,
     is_early,
     learned_nothing,
+    measured_best,
     nothing_learned,
     risen,
     too_short,
@@ -127,7 +127,7 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     probe = probe_view(store.commands(name))
     configurations = len(np.unique(observed.numbers))
     curves = store.curves(name, (objective, EPISODE_RETURN, RETURN_EPISODES))
-    bar = bar_of(config, probe, configurations, episodes_of_best(replicates, runs, curves))
+    bar = bar_of(config, probe, len(observed.scores), *measured_best(replicates, runs, curves))
     above = risen(probe, replicates, curves)
     unlearned = learned_nothing(observed, bar, above)  # then hyperparameters explain noise
     explained = ImportancesView() if unlearned else importances(observed, -1 if direction == MINIMIZE else 1)

@@ -36,7 +36,6 @@ NOTHING, EARLY = "nothing learned", "too early"  # checks
 AFTER_TUNE = (NOTHING, EARLY, "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
 SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
-MAD = 1.4826  # standard deviation of a normal variable whose median absolute deviation is 1
 ALIKE = 0.01  # of the distance to the best result; results that differ by less are equal
 PARTS, FEWEST_EPOCHS = 5, 10  # of a learning curve
 RISE = 0.1  # of the curve's range, from its last but one part to the last one
@@ -64,19 +63,25 @@ class Finding:
     cure: str
 
 
-def bar_of(config: Config, probe: Probe, trials: int, episodes: float = EPISODES) -> float | None:
+def bar_of(
+    config: Config, probe: Probe, count: int, episodes: float = EPISODES, error: float | None = None
+) -> float | None:
     """Return the score above which a result is learned, or None.
 
-        min(max(mean random, median untrained) + z s, max(random, untrained) + s),  z = quantile (1 - LUCK)^(1 / trials)
+        min(max(mean random, median untrained) + z s, max over x = random, untrained of max(x) + (z - m(len(x))) s')
 
-    s^2 is the variance of a result: that between untrained policies, by the median absolute deviation, since some are
-    good by luck, and that between episodes, divided by their number. No bar is below the best untrained policy.
+    z is the normal quantile of (1 - LUCK)^(1 / count), seldom exceeded by the best of `count` equal results, and
+    m(n) that of 0.5^(1 / n), the median of the best of n. s^2 is the variance of a result: that between untrained
+    policies, and that between episodes, divided by the number of them that measured the result or a policy, or the
+    result's own. For s', policies differ by no more than the best two, as some returns have an end. No bar is below the
+    best untrained policy.
 
     Args:
         config: configuration of the study.
         probe: probe of its environment.
-        trials: number of configurations.
+        count: number of results.
         episodes: number of episodes that measured the best result.
+        error: its standard error; None if it is not known.
     """
     if not isinstance(probe, ProbeView) or objectives_of(config) != DEFAULT or is_across(config):
         return None
@@ -85,21 +90,34 @@ def bar_of(config: Config, probe: Probe, trials: int, episodes: float = EPISODES
     if len(random) + len(means) < 3:
         return None
     levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
-    spread = MAD * statistics.median(abs(mean - statistics.median(means)) for mean in means) if means else 0.0
+    spread = statistics.stdev(means) if len(means) > 1 else 0.0
     within = [statistics.variance(returns) for returns in (random, *policies) if len(returns) > 1]
-    noise = math.hypot(spread, math.sqrt(max(within, default=0.0) / episodes))
-    z = statistics.NormalDist().inv_cdf((1 - LUCK) ** (1 / max(1, trials)))
+    fewest = min(episodes, statistics.median(map(len, policies or [random])))
+    luck = max(math.sqrt(max(within, default=0.0) / fewest), error or 0.0)
+    z = _normal_quantile((1 - LUCK) ** (1 / max(1, count)))
     results = [
         value
         for returns in policies
         for value in ([statistics.fmean(returns)] if len(returns) <= episodes else returns)
     ]
-    by_luck = min(max(levels) + z * noise, max(*random, *results, -math.inf) + noise)
+    ends = []
+    for values in filter(None, (random, results)):
+        second, first = sorted([*values, -math.inf])[-2:]
+        beyond = z - _normal_quantile(0.5 ** (1 / len(values)))
+        ends.append(first + max(0.0, beyond) * math.hypot(min(spread, first - second), luck))
+    by_luck = min(max(levels) + z * math.hypot(spread, luck), max(ends))
     return max(by_luck, *means, max(levels) + SLIGHT * (max(levels) - min(levels)))
 
 
-def episodes_of_best(trials: Sequence[Trial], segments: Sequence[Segment], curves: Mapping[str, Curve]) -> float:
-    """Return the number of episodes that measured the best result.
+_normal_quantile = statistics.NormalDist().inv_cdf
+
+
+def measured_best(
+    trials: Sequence[Trial], segments: Sequence[Segment], curves: Mapping[str, Curve]
+) -> tuple[float, float | None]:
+    """Return the episodes of the best result, and its standard error.
+
+    The error is None if it is not known.
 
     Args:
         trials: trials with one seed each.
@@ -109,21 +127,24 @@ def episodes_of_best(trials: Sequence[Trial], segments: Sequence[Segment], curve
     uids = {trial.number: trial.uid for trial in trials}
     done = [row for row in segments if row.score is not None]
     if not done:
-        return EPISODES
+        return EPISODES, None
     best = max(done, key=score_of)
-    return dict(curves.get(uids[best.number], ())).get(best.epochs, {}).get(RETURN_EPISODES, EPISODES)
+    values = dict(curves.get(uids[best.number], ())).get(best.epochs, {})
+    return values.get(RETURN_EPISODES, EPISODES), best.eval_error
 
 
 def risen(probe: Probe, trials: Sequence[Trial], curves: Mapping[str, Curve]) -> set[int]:
     """Return the configurations whose training rose above random actions and untrained policies.
 
-    The mean of the last fifth of its epochs is above theirs, less a standard error, since few of their episodes are
-    known, and above that of the first fifth by three standard errors.
+    The mean of the last fifth of its epochs is above that of random actions, less a standard error, since few of their
+    episodes are known, and above the median untrained policy; and above the first fifth by three standard errors.
     """
     if not isinstance(probe, ProbeView):
         return set()
-    seen = [returns for returns in (probe.random, *probe.untrained) if returns]
-    level = max((statistics.fmean(returns) - standard_error(returns) for returns in seen), default=math.inf)
+    means = [statistics.fmean(returns) for returns in probe.untrained if returns]
+    levels = [statistics.median(means)] if means else []
+    levels += [statistics.fmean(probe.random) - standard_error(probe.random)] if probe.random else []
+    level = max(levels, default=math.inf)
     numbers = set()
     for trial in trials:
         points = curves.get(trial.uid, ())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.errors import Stopped
@@ -181,14 +182,14 @@ def described(
 
 
 def _baselines(results: Mapping[str, Any]) -> dict[str, BaselineView]:
+    """Return means over episodes, without intervals where all are the same one."""
     from ..statistics.intervals import mean_interval  # slow to import (NumPy)
 
-    baselines = {}
-    untrained = [statistics.fmean(returns) for returns in results["untrained"] if returns]
-    for name, runs in (("random", results["random"]), ("untrained", untrained)):
+    baselines, policies = {}, results["untrained"]
+    for name, runs in (("random", results["random"]), ("untrained", [*chain.from_iterable(policies)])):
         if runs:
             value, low, high = statistics.fmean(runs), None, None
-            if len(runs) >= FEWEST:
+            if len(runs) >= FEWEST and (name == "random" or max(map(len, policies)) > 1):
                 value, low, high = mean_interval(runs, repetitions=400)
             baselines[name] = BaselineView(value=value, low=low, high=high, runs=len(runs))
     return baselines
@@ -197,18 +198,13 @@ def _baselines(results: Mapping[str, Any]) -> dict[str, BaselineView]:
 def baselines_text(baselines: Mapping[str, BaselineView]) -> str:
     """Return the baselines in words; "" for none."""
     parts = []
-    for name, policy, run in (("random", "random actions", "episode"), ("untrained", "untrained policies", "policy")):
+    for name, policy in (("random", "random actions"), ("untrained", "untrained policies")):
         if name in baselines:
             baseline = baselines[name]
             value, *ends = in_digits((baseline.value, baseline.low, baseline.high))
             interval = f"{ends[0]} to {ends[1]}, " if baseline.low is not None else ""
-            unit = run if baseline.runs == 1 else _plural(run)
-            parts.append(f"{policy} return {value} ({interval}{baseline.runs} {unit})")
+            parts.append(f"{policy} return {value} ({interval}{counted(baseline.runs, 'episode')})")
     return ", ".join(parts)
-
-
-def _plural(word: str) -> str:
-    return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
 
 
 def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:

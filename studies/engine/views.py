@@ -241,7 +241,7 @@ class BaselineView(View):
     value: Annotated[float, "mean"]
     low: Annotated[float | None, "lower end of the 95% interval; null for too few runs"]
     high: Annotated[float | None, "upper end"]
-    runs: Annotated[int, "number of episodes or policies"]
+    runs: Annotated[int, "number of episodes"]
 
 
 class ProbeView(View):

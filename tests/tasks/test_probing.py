@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rekindle import DQN, PPO, SVPG
 from rekindle.tasks import Task, probing
-from rekindle.tasks.evaluation import acting
+from rekindle.tasks.evaluation import acting, measure_episodes
 from rekindle.tasks.identity import TaskIdentity
 from rekindle.tasks.probing import probe
 
@@ -44,9 +44,9 @@ class Fixed(gym.Env[Any, Any]):
 gym.register("Fixed-v0", Fixed)
 
 
-def found(task: type[Task] = PPO, steps: int | None = 400, **kwargs: Any) -> dict[str, Any]:
+def found(task: type[Task] = PPO, steps: int | None = 400, seed: int = 3, **kwargs: Any) -> dict[str, Any]:
     env = {"id": "Fixed-v0", "kwargs": kwargs}
-    return probe(task, TaskIdentity.of(task, env, 3, SMALL), steps)
+    return probe(task, TaskIdentity.of(task, env, seed, SMALL), steps)
 
 
 def test_a_probe_tells_returns_lengths_ends_and_scales() -> None:
@@ -100,6 +100,13 @@ def test_untrained_policies_scale_observations_by_what_random_actions_saw(monkey
     assert [learner.agent.obs_normalizer.mean[0, 0] for learner in learners] == pytest.approx([1.5] * 8, abs=1e-3)
 
 
+def test_untrained_policies_play_the_episodes_of_evaluations() -> None:
+    identity = TaskIdentity.of(PPO, "CartPole-v1", 0, SMALL)
+    seen = probe(PPO, identity, 500, trials=[(PPO, identity)])["untrained"][0]
+    task = PPO("CartPole-v1", seed=0).init(**SMALL)
+    assert seen == measure_episodes(task.member_ref()[0], len(seen)).returns[0].tolist()
+
+
 def test_the_time_that_policies_take_makes_no_environment_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
@@ -121,7 +128,7 @@ def test_an_environment_without_rewards_changes_or_ends_is_described() -> None:
 
 
 def test_an_environment_that_fails_now_and_then_is_probed_between_its_failures() -> None:
-    seen = found(fails=True)  # in one of 20 episodes
+    seen = found(seed=0, fails=True)  # in one of 20 episodes
     assert set(seen["failures"]) == {"RuntimeError: the simulator lost its mind"}
     assert {*seen["random"], *seen["untrained"][0]} == {3.0}
     assert len(seen["lengths"]) >= 40 - 5 * len(seen["failures"])  # a failure ends the episodes beside it

@@ -116,12 +116,26 @@ def test_a_result_of_one_episode_and_the_best_untrained_policy_are_no_learning()
     """Two policies of five return -200 untrained, and an episode in twenty 41."""
     config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
     lucky = seen(random=[-700.0, -710.0, -800.0], untrained=[[-2000.0], [-2000.0], [-200.0], [-1980.0], [-200.0]])
-    assert bar_of(config, lucky, 8) == -200
+    # Those two show an end, above which random actions' luck (a standard deviation of 55.1) may be.
+    assert bar_of(config, lucky, 8) == pytest.approx(-200 + (2.4896 - 1.1290) * 55.08, rel=1e-3)
     pendulum = seen(random=[5.0] * 3, untrained=[[29, 20, 20, 23], [24, 20, 21, 38], [21, 21, 41, 19]])
     low, high = bar_of(config, pendulum, 8), bar_of(config, pendulum, 8, episodes=1)
     assert low is not None
     assert high is not None
     assert low < 38 < high
+
+
+def test_the_bar_rises_with_the_number_of_results_and_their_errors() -> None:
+    """Eight policies of one episode return 10 to 17; the best two differ by 1, and m(8) = 1.3863."""
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
+    probe = seen(random=[9.0] * 20, untrained=[[float(value)] for value in range(10, 18)])
+    for count, z in ((8, 2.4896), (64, 3.1560)):  # normal quantiles of 0.95^(1 / 8) and 0.95^(1 / 64)
+        assert bar_of(config, probe, count, 1) == pytest.approx(17 + z - 1.3863, rel=1e-3)
+    never = seen(random=[0.0] * 20, untrained=[[0.0] * 5] * 8)  # a success in 50 episodes is easily missed
+    assert bar_of(config, never, 8, 7) == 0
+    rare = bar_of(config, never, 8, 7, 1 / 7)
+    assert rare is not None
+    assert 1 / 7 < rare < 3 / 7
 
 
 def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() -> None:
