@@ -105,6 +105,7 @@ class Child:
         try:
             self._wait(ticks)
             message, self.answered = self.channel.recv_bytes(), True
+            progress.tick()
             return ({}, []) if message == DONE else receive(self.channel, message)
         except (EOFError, ConnectionError):
             return None

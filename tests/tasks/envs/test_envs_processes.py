@@ -85,6 +85,16 @@ def pids(envs: GymEnvs) -> list[int]:
     return [child.process.pid for child in envs.backend.children]
 
 
+def test_steps_in_other_processes_are_progress_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = make_envs(SPECS["replay"], [0], 2, processes=2)
+    words = [0, 0]
+    monkeypatch.setattr(progress, "_words", words)
+    for _ in range(10):
+        envs.step(np.zeros((1, 2), np.int64))
+    envs.close()
+    assert words[0] >= 10
+
+
 @pytest.mark.usefixtures("nobody_stays")
 @pytest.mark.parametrize("name", ["lessons", *(pytest.param(x, marks=pytest.mark.slow) for x in ("image", "hybrid"))])
 def test_the_number_of_processes_changes_nothing(name: str) -> None:
