@@ -43,9 +43,9 @@ GENERATORS = {
 
 
 # What differs between processes; NumPy's generators and `secrets` read the second.
-DIFFERS = (os, "urandom"), (random, "_urandom"), (time, "time"), (time, "time_ns"), (os, "getpid")
+DIFFERS = (os, "urandom"), (random, "_urandom"), (time, "time"), (time, "time_ns")
 SEEDS = (random, "seed"), (random.Random, "seed")  # they read it if there is no seed
-suspects: set[str] = set()  # modules that read it in their first import, or in their first constructor
+suspects: set[str] = set()  # modules that read it when they were imported
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def first_import(modules: Collection[str]) -> Iterator[None]:
         def noted(*values: Any, **named: Any) -> Any:
             nonlocal read
             seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
-            read = read or not seeds or function.__name__ != "seed"
+            read = read or (_is_importing() and (not seeds or function.__name__ != "seed"))
             return function(*values, **named)
 
         return noted
@@ -81,6 +81,21 @@ def first_import(modules: Collection[str]) -> Iterator[None]:
         finally:
             if read:
                 suspects.update(modules)
+
+
+def _is_importing() -> bool:
+    """Return whether a module that is being imported makes this call.
+
+    Constructors seed generators that the first reset seeds again.
+    """
+    frame = sys._getframe(2)
+    while not frame.f_globals.get("__name__", "").startswith("rekindle."):
+        if frame.f_code.co_name == "<module>":
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 @contextmanager
