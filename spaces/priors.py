@@ -59,7 +59,8 @@ def parse(text: str, name: str = "prior") -> Dimension:
         SpaceError: the text describes no dimension.
     """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
-        raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {display(text)}")
+        cure = "" if isinstance(text, str) else "; a program gets a value that is not searched in its command line"
+        raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {display(text)}{cure}")
     try:
         return _build(ast.parse(text.strip(), mode="eval").body)
     except SpaceError as error:

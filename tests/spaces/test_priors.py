@@ -112,7 +112,7 @@ def test_texts_may_be_written_as_orion_writes_them(text: str, dimension: Dimensi
         ("(" * 5000, "a prior is a word with literals"),
         ("-" * 15000 + "1", "a prior is"),
         ("x" * 30_000, "a prior is a text of at most 20000 characters, not "),
-        (3, "a prior is a text of at most 20000 characters, not 3"),
+        (3, "a prior is a text of at most 20000 characters, not 3; a program gets a value that is not s"),
     ],
 )
 def test_a_text_that_is_no_prior_is_refused_with_its_name(text: Any, message: str) -> None:

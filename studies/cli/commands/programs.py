@@ -63,6 +63,8 @@ def check_resume(arguments: argparse.Namespace) -> int:
         return print_json(result, options.FAILED if differences else 0)
     out = new_console()
     note(out, f"not exact: {differs}" if differences else f"exact: {arguments.epochs} epochs, with and without a kill")
+    if differences:
+        note(out, "to resume exactly, save all that changes, such as random generators, optimizers and environments")
     if written:
         note(out, f"outside of {{checkpoint}}, where nothing is stored, these were written: {', '.join(written)}")
     return options.FAILED if differences else 0

@@ -52,13 +52,13 @@ from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study import TOP
-from ...study.config import SIZED, Config, check_name
+from ...study.config import SIZED, Config, check_name, title
 from ...study.number_text import counted
 from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess, stoppable
 from ..output import tables
 from ..output.live_progress import Progress
-from ..output.terminal import new_console, note, print_json
+from ..output.terminal import new_console, note, patience, print_json
 from . import options, warm_start
 from .storage import existing_store, hides_password, open_store, repeated
 
@@ -103,7 +103,9 @@ def _maker(
         load(arguments.task),
         check_name(config.default_name if arguments.study is None else arguments.study),
     )
-    config.probe(algorithm, _device_here(arguments))
+    what = title(config.task, *config.environments)
+    with patience(errors, f"builds {what} once, to see that it can be trained here; what JAX compiles takes a while"):
+        config.probe(algorithm, _device_here(arguments))
     if check is not None:
         check(config, name)
     options.save_config(arguments, config.options.get("environments", config.env), config.fixed)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +32,18 @@ def new_console(stderr: bool = False) -> Console:
 def note(console: Console, text: str) -> None:
     """Print text, without interpreting markup or terminal control sequences."""
     console.print(printable(text), markup=False, soft_wrap=True)
+
+
+@contextmanager
+def patience(console: Console, text: str, seconds: float = 5.0) -> Iterator[None]:
+    """Print text if what follows takes more than these seconds."""
+    timer = threading.Timer(seconds, note, (console, text))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # processes are forked afterwards, by one thread
 
 
 def log_json(study: str, text: str) -> None:

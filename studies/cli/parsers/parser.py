@@ -49,7 +49,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message on stderr and exit."""
-        print(f"rekindle: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        names = "; `rekindle status` names the studies" if message.endswith("required: STUDY") else ""
+        print(f"rekindle: error: {message}{names} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(USAGE)
 
 

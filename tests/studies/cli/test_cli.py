@@ -439,6 +439,7 @@ def test_bad_input_is_one_line_with_a_cure_and_leaves_no_database(
         (["show", "zzz"], "begins with 'zzz'; `rekindle trials STUDY`"),
         (["show", "s"], "begins with 's'; `rekindle trials s` shows them"),
         (["status", "other"], "there is no study 'other'; there are 's'"),
+        (["trials"], "required: STUDY; `rekindle status` names the studies"),
         (["show", ""], "begins 4"),
         (["tune", "ppo", "CartPole-v1", "--study", "s", "--seed", "9"], "'s' differs in"),
     ],
