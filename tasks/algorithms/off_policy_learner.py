@@ -21,13 +21,13 @@ from torch import Tensor
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
-from ..envs import EnvSpec, StepResult, goals_of
+from ..envs import EnvSpec, goals_of
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluate, evaluation_keys
 from ..experience.exploration import UniformActions
 from ..experience.hindsight import HindsightReplay
-from ..experience.normalizers import ObservationNormalizer
+from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.prioritized import PrioritizedSampler
 from ..experience.replay_buffer import (
     EXACT_INTEGERS,
@@ -94,6 +94,7 @@ class OffPolicyLearner(Learner):
         priorities: draws the batches of transitions; part of the state if they have priorities.
         sequences: draws the batches, if they consist of sequences; otherwise None.
         memory: recurrent states of the running episodes; None for policies without.
+        rewards: running scale of rewards; None without one.
         guidance: signals and cloning; `build` creates it with the networks.
     """
 
@@ -114,6 +115,7 @@ class OffPolicyLearner(Learner):
     memory: ActingMemory | None = None
     sequences: Sequences | None = None
     turns: OpenTransitions | None = None
+    rewards: RewardNormalizer | None = None
     guidance: ReplayGuidance
 
     @classmethod
@@ -159,6 +161,8 @@ class OffPolicyLearner(Learner):
         self.priorities: Sampler = UniformSampler(*source) if uniform else PrioritizedSampler(*source, hp.replay)
         if hp.normalize_obs and envs.obs_kind == "vector":
             self.obs_normalizer = ObservationNormalizer(self.members, envs.obs_shape[0], self.mask)
+        if vars(hp).get("scale_reward"):
+            self.rewards = RewardNormalizer(self.members, hp.num_envs, hp.gamma.cpu().double().numpy())
         self.progress = Progress(self.members, full_at=hp.learning_starts)
         self.gamma = hp.gamma.cpu()  # the buffer lies in RAM, and n-step returns are computed there
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
@@ -202,7 +206,10 @@ class OffPolicyLearner(Learner):
             else:
                 fields = {"obs": obs, "action": actions, **step._asdict()}
                 self.replay.add(**fields, **({} if present is None else {PRESENT: present}))
-            self.after_step(step)
+            ended = step.terminated | step.truncated
+            if self.rewards is not None:
+                self.rewards.learn(step.reward[None], ended[None])
+            self.end_episodes(ended)
         self.env_steps += hp.num_steps * hp.num_envs
 
     def explore(self, features: Tensor, position: int) -> Array:
@@ -214,14 +221,11 @@ class OffPolicyLearner(Learner):
         """
         raise NotImplementedError
 
-    def after_step(self, step: StepResult) -> None:
-        """Note a step of the environments."""
-        self.end_episodes(step.terminated | step.truncated)
-
     def end_episodes(self, ended: NDArray[np.bool_]) -> None:
-        """Reset recurrent states where episodes ended, (P, N)."""
-        if self.memory is not None:
-            self.memory.reset(ended)
+        """Reset recurrent states and returns where episodes ended, (P, N)."""
+        for part in (self.memory, self.rewards):
+            if part is not None:
+                part.reset(ended)
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
@@ -268,11 +272,15 @@ class OffPolicyLearner(Learner):
     @property
     def is_plain(self) -> bool:
         """True if nothing but kernels is needed between two gradient steps."""
-        return type(self.guidance) is ReplayGuidance and not self.hp.resets
+        return type(self.guidance) is ReplayGuidance and self.rewards is None and not self.hp.resets
 
     def total_reward(self, batch: Batch) -> Tensor:
-        """Return the rewards of a batch plus those of signals, (P, B)."""
-        return self.guidance.total(batch["reward"], batch)
+        """Return the scaled rewards plus those of signals, (P, B).
+
+        Signals see observations before any encoder.
+        """
+        reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
+        return self.guidance.total(reward, batch)
 
     @torch.no_grad()
     def reset_networks(self) -> None:
@@ -331,7 +339,7 @@ class OffPolicyLearner(Learner):
     @property
     def capturable(self) -> bool:
         """Return whether all gradient steps can run as one CUDA graph."""
-        plain = self.hp.model.encoder in ENCODERS and self.hp.model.memory == "none"
+        plain = self.hp.model.encoder in ENCODERS and self.hp.model.memory == "none" and self.rewards is None
         return self.device.type == "cuda" and self.constant_lr and plain and type(self.guidance) is ReplayGuidance
 
     # --- epochs ---

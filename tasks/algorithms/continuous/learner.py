@@ -21,10 +21,9 @@ from torch import Tensor
 from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
-from ...envs import EnvSpec, StepResult, spaces_of
+from ...envs import EnvSpec, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
-from ...experience.normalizers import RewardNormalizer
 from ...experience.replay_buffer import Index
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences
@@ -134,7 +133,6 @@ class ActorCriticLearner(OffPolicyLearner):
 
     Attributes:
         actions: the action space.
-        rewards: running scale of rewards, or None.
         noise: exploration noise.
         update_noise: standard normal numbers for the actions of a gradient step, (P, rows, k).
         noise_rows: rows of `update_noise` for each row of a batch.
@@ -158,7 +156,6 @@ class ActorCriticLearner(OffPolicyLearner):
     only_vectors: ClassVar[str] = ""
     policy: ActorCritics
     actions: NormalizedActions
-    rewards: RewardNormalizer | None = None
     dropout: Dropout | None = None
 
     @classmethod
@@ -218,8 +215,6 @@ class ActorCriticLearner(OffPolicyLearner):
         self.encoder_optimizer = self.critic_optimizers.get("encoder")
         self.critic_spans = network_spans({name: vector.shape[1:] for name, vector in vectors.items()})
         self.critic_lr = hp.optimizer.lr if hp.critic_lr is None else hp.critic_lr
-        if hp.scale_reward:
-            self.rewards = RewardNormalizer(self.members, hp.num_envs, hp.gamma.cpu().double().numpy())
         shape = (self.noise_rows * hp.batch_size, max(1, self.actions.continuous_dim))
         self.update_noise = Normals(self.keys("policy"), shape, self.device)
         self.noise = self.policy.noise(self.keys, hp.num_envs)
@@ -244,23 +239,19 @@ class ActorCriticLearner(OffPolicyLearner):
 
     # --- acting ---
 
-    def explore(self, features: Tensor, position: int) -> np.ndarray:
-        return self.act(features, self.noise, position)
-
-    def after_step(self, step: StepResult) -> None:
-        if self.rewards is not None:
-            self.rewards.learn(step.reward[None], (step.terminated | step.truncated)[None])
-        super().after_step(step)
+    def explore(self, features: Tensor, position: int, noise: Noise | None = None) -> np.ndarray:
+        """Return actions (P, N, ...); without a noise, with that of training."""
+        outputs, z = self.policy.act(features)
+        return self.actions.act(outputs, *(noise or self.noise)(position, outputs, z))
 
     def end_episodes(self, ended: np.ndarray) -> None:
         super().end_episodes(ended)
-        for part in (self.rewards, self.noise):
-            if isinstance(part, RewardNormalizer | CorrelatedNoise):
-                part.reset(ended)
+        if isinstance(self.noise, CorrelatedNoise):
+            self.noise.reset(ended)
 
     def acting(self, episodes: int, deterministic: bool, keys: Keys) -> Callable[[Tensor, int], np.ndarray]:
         noise = no_noise if deterministic else self.policy.noise(keys, episodes)
-        return lambda features, step: self.act(features, noise, step)
+        return lambda features, step: self.explore(features, step, noise)
 
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         features, state = self.policy.remembered(self.normalize_batch(obs), state)
@@ -280,24 +271,11 @@ class ActorCriticLearner(OffPolicyLearner):
         values: np.ndarray = (q if logits is None else q.gather(-1, logits.argmax(-1, True)))[..., 0].cpu().numpy()
         return values
 
-    def act(self, features: Tensor, noise: Noise, step: int) -> np.ndarray:
-        """Return actions (P, N, ...) with the noise of a step."""
-        outputs, z = self.policy.act(features)
-        return self.actions.act(outputs, *noise(step, outputs, z))
-
     # --- learning ---
 
     def draw(self) -> tuple[Index, dict[str, Tensor]]:
         rows, batch = super().draw()
         return rows, batch if self.dropout is None else {**batch, "dropout": self.dropout(self.progress.updates)}
-
-    def total_reward(self, batch: Batch) -> Tensor:
-        """Return the scaled rewards (P, B) plus those of signals.
-
-        Signals see observations before any encoder.
-        """
-        reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
-        return self.guidance.total(reward, batch)
 
     def alpha(self) -> Tensor:
         """Return the coefficients of the policy's entropies, (P, terms)."""
@@ -464,10 +442,6 @@ class ActorCriticLearner(OffPolicyLearner):
         plain = type(self.policy) is self.networks and not (self.dropout or self.mask)
         return [self.policy.pi, self.policy.critic_form] if plain else [None]
 
-    @property
-    def is_plain(self) -> bool:
-        return self.rewards is None and super().is_plain
-
     def descend_critics(self, losses: Tensor) -> Clipped:
         """Take one step of the critics and, if any, of the encoder.
 
@@ -484,10 +458,6 @@ class ActorCriticLearner(OffPolicyLearner):
         """Take one step of the actor, and return the clipped gradient."""
         gradient, lr = self.policy.actor_gradient(losses), self.scheduled(self.hp.optimizer.lr)
         return self.actor_optimizer.descend(gradient, lr, self.hp.max_grad_norm)
-
-    @property
-    def capturable(self) -> bool:
-        return self.rewards is None and super().capturable
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
