@@ -57,6 +57,16 @@ class Mirror(Drift):
         return float(action[0])
 
 
+class Differentiates(Drift):
+    """Computes a gradient by torch in every step, and raises without gradients."""
+
+    def push(self, action: Any) -> float:
+        x = torch.tensor(super().push(action), dtype=torch.float64, requires_grad=True)
+        (0.5 * x * x).backward()
+        assert x.grad is not None
+        return float(x.grad)
+
+
 class Halver(Drift):
     """Changes its action in place, with another result each time."""
 

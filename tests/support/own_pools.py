@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from own_envs import BoxWalk, Brittle, CameraWalk, DictWalk
 
@@ -83,6 +84,15 @@ def odd(num_envs: int, wrong: str) -> Odd:
     return pool
 
 
+class Differentiates(SyncVectorEnv):
+    """Computes a gradient by torch in every step, and raises without gradients."""
+
+    def step(self, actions: Any) -> Any:
+        torch.ones(1, requires_grad=True).sum().backward()
+        return super().step(actions)
+
+
+gym.register("Differentiates-v0", vector_entry_point=lambda num_envs: Differentiates([Count] * num_envs))
 gym.register("Odd-v0", vector_entry_point=odd)
 
 

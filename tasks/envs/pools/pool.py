@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ class Pool:
         # Boxes are copied all at once, other spaces written environment by environment.
         self.whole = self.encoder.kind == "vector" and isinstance(space, spaces.Box)
 
+    @torch.inference_mode(False)  # libraries may compute with torch, and with gradients
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         """Start an episode at each index.
 
@@ -59,6 +61,7 @@ class Pool:
         obs, env_id = self.pool.reset(np.asarray(indices, np.int32), np.asarray(seeds))
         return self._encoded(obs, self._order(env_id, indices))
 
+    @torch.inference_mode(False)
     def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
         """Step every environment: a pool knows no others."""
         assert self.pool is not None

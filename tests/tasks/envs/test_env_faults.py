@@ -327,6 +327,10 @@ def test_info_that_is_no_dict_is_named_and_odd_numbers_in_it_are_read() -> None:
     assert reported("nothing", 0).metrics["info.x"] == 1
 
 
+def test_an_environment_can_compute_gradients_in_its_steps() -> None:
+    assert trained("Differentiates").metrics == trained("Drift").metrics
+
+
 def test_an_environment_that_answers_every_name_has_no_masks() -> None:
     assert trained("Answers").metrics == trained("Drift").metrics
 

@@ -8,6 +8,7 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from own_envs import Brittle
 from own_pools import STEPS
 from rekindle import DQN, PPO, Task
@@ -234,3 +235,9 @@ def test_late_rewards_and_ends_of_wrong_types_are_named(wrong: str, words: str) 
 
     with pytest.raises(EnvSpecError, match=f"vector/own_pools:Odd-v0: a step of 2 environments .* {words}; fix it"):
         play()
+
+
+def test_vector_environments_can_compute_gradients_in_their_steps() -> None:
+    envs = make_envs(EnvSpec("vector/own_pools:Differentiates-v0"), [0], 2)
+    with torch.inference_mode():
+        assert envs.step(np.zeros((1, 2), np.int64)).reward.tolist() == [[1, 1]]
