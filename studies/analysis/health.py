@@ -16,7 +16,7 @@ import numpy as np
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
-from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramFailed
+from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramError, ProgramFailed
 from ..engine.probes import GOES_ON, probe_view
 from ..engine.views import View
 from ..failures import FAILED, one_line
@@ -355,7 +355,7 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
         what = "trainings" if seeds_of(rows.config) > 1 else "trials"
         description = failed[causes.index(cause)].error
         last_line = one_line(description) if description else ""
-        if last_line.startswith(f"{ProgramFailed.__name__}: "):
+        if last_line.partition(":")[0] in (ProgramFailed.__name__, ProgramError.__name__):
             cause = "program"
         error, _, cure = last_line.rpartition("; ")
         if cause != "diverged" or cure == LOWER_RATES or not error:  # else it is the environment's fault

@@ -22,7 +22,7 @@ from .study_rows import StudyRows
 if TYPE_CHECKING:
     from ..storage.store import Store
 
-WINDOW = 8.0  # seconds over which speed is measured
+WINDOW, FEWEST = 8.0, 4  # seconds and epochs over which speed is measured, whichever takes longer
 SHOWN = 40  # trials whose states are listed
 OPEN = "open"  # state of a trial that is not suggested yet
 WHOLE = ("complete", "pruned")  # a trial in these states has trained all of its segments, unless one is still open
@@ -63,16 +63,22 @@ class Snapshot:
 
 
 class Speed:
-    """Environment steps and epochs per second over the last WINDOW seconds."""
+    """Environment steps and epochs per second, lately.
+
+    Slow epochs end minutes apart. A window without any would tell neither the speed nor the time that is left.
+    """
 
     def __init__(self) -> None:
         self.points: deque[tuple[float, int, int]] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot, and drop those older than the window."""
-        self.points.append((snapshot.when, snapshot.env_steps, snapshot.epochs))
-        while len(self.points) > 2 and snapshot.when - self.points[1][0] > WINDOW:
-            self.points.popleft()
+        """Add a snapshot, and drop those before the window."""
+        point, points = (snapshot.when, snapshot.env_steps, snapshot.epochs), self.points
+        if len(points) > 1 and points[-2][1:] == points[-1][1:] == point[1:]:
+            points.pop()  # nothing has changed since
+        points.append(point)
+        while len(points) > 2 and point[0] - points[1][0] > WINDOW and point[2] - points[1][2] >= FEWEST:
+            points.popleft()
 
     def steps(self) -> float:
         """Return environment steps per second."""
@@ -83,8 +89,8 @@ class Speed:
         return self._rate(2)
 
     def left(self, snapshot: Snapshot) -> float | None:
-        """Return the estimated seconds to the end; None while unknown."""
-        rate = self.epochs()
+        """Return the estimated seconds to the end; None if nobody trains."""
+        rate = self.epochs() if snapshot.counts.get(RUNNING) else 0.0
         return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
 
     def _rate(self, column: int) -> float:

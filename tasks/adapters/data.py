@@ -113,7 +113,7 @@ def _encoded(value: Any, location: str, path: str, arrays: dict[str, Tensor], de
     if encoded is None:
         raise NotData(
             f"data is {KINDS}, but {location} is a {type(value).__name__}; put its numbers there, such as its "
-            "state_dict()"
+            "state_dict() or coef_"
         )
     form, tensor, about = encoded
     name = path.replace("/", "|") or "value"

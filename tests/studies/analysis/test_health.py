@@ -38,7 +38,7 @@ from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.tasks.errors import Diverged, EnvironmentFailed, Hung, ProgramFailed
+from rekindle.tasks.errors import Diverged, EnvironmentFailed, Hung, ProgramError, ProgramFailed
 from studying import surrogate
 
 ROWS, POINTS = 4000, 4
@@ -286,6 +286,7 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
         (Diverged("NaN"), "Diverged: loss became nan; try a lower learning rate", CURES["diverged"]),
         (Diverged("NaN"), "Diverged: loss became nan; E-v0 gave a reward of NaN; fix it", "fix it"),
         (ProgramFailed("t.py"), "ProgramFailed: t.py ended with status 1: KeyError", CURES["program"]),
+        (ProgramError("t.py"), "ProgramError: t.py must report each epoch", CURES["program"]),
         (EnvironmentFailed("E"), "Traceback\n  in step\nRuntimeError: lost; again", CURES["environment"]),
     ],
 )
