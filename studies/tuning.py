@@ -37,7 +37,7 @@ from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
 from .engine.probes import request_probe
 from .engine.runner import scheduler_of, start_study
-from .engine.sizing import CANDIDATES, SEEDS, size_of_budget
+from .engine.sizing import SEEDS, candidates, size_of_budget
 from .engine.snapshots import StudyProgress
 from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
@@ -272,7 +272,9 @@ class Study(Pictures):
 
     @checked()
     def answer(self, path: str | Path) -> str:
-        """Write the best trial's policy, and return a paragraph of results.
+        """Write the best agent's policy, and return a paragraph of results.
+
+        Of a confirmed study, that is the best of the winner's trainings on fresh seeds; else that of the best trial.
 
         Args:
             path: file to write, see `Task.export_policy`.
@@ -490,7 +492,7 @@ def tune(
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
     tuned = Study(name, store).run(progress=progress, **how, callbacks=functions)
     if sized is not None and tuned.complete:
-        tuned.confirm(CANDIDATES, SEEDS, progress=progress, **how)
+        tuned.confirm(candidates(sized, stored_config.trials[-1]), SEEDS, progress=progress, **how)
     return tuned
 
 

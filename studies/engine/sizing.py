@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadConfig, UnknownStudy
 from ..options.durations import in_words
 from ..schedulers.adaptive import SAVING
+from ..schedulers.confirming import FINALISTS
 from ..study.config import EPOCHS, SIZED, Config
 from .probes import endless
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
     from ..storage.store import Store
 
-CANDIDATES, SEEDS = 1, 3  # of the confirmation at the end
-SPARE = 0.75  # of the time, for evaluations and for hyperparameters that are slower than the defaults, as most are
+SEEDS = 3  # of the confirmation's race, and of its estimate
+SPARE = 0.65  # of the time, for evaluations and for hyperparameters that are slower than the defaults, as most are
 TRIALS = (64, 32, 16, 8)
 ENOUGH = 300_000  # steps of a training by the fastest algorithm, for more trials than the fewest
 LEAST = 10_000  # steps of a training by any algorithm
@@ -47,14 +48,32 @@ class Sized:
         seconds: time of all trainings together.
         paces: seconds of a step, by algorithm.
         refused: why others cannot train, by algorithm.
+        races: whether trials race for the answer; in studies of earlier versions they do not.
     """
 
     seconds: float
     paces: Mapping[str, float]
     refused: Mapping[str, str] = field(default_factory=dict)
+    races: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value}
+
+
+def candidates(sized: Sized, trials: int) -> int:
+    """Return the number of trials that race for the answer.
+
+    It is one of 16, at most three. Small studies have too little time for more than one, which needs no race.
+    """
+    return min(3, max(1, trials // 16)) if sized.races else 1
+
+
+def _trainings(sized: Sized, trials: int) -> float:
+    """Return the number of whole trainings of a study and its confirmation."""
+    entrants = candidates(sized, trials)
+    finalists = min(entrants, FINALISTS)
+    race = entrants + finalists * (SEEDS - 1) if entrants > 1 else 0
+    return trials / SAVING + race + finalists * SEEDS
 
 
 def sizes(sized: Sized) -> tuple[int, dict[str, int]]:
@@ -63,10 +82,10 @@ def sizes(sized: Sized) -> tuple[int, dict[str, int]]:
     Raises:
         BadConfig: the time is too short for any training.
     """
-    seconds, paces = sized.seconds, sized.paces
+    seconds, paces, spare = sized.seconds, sized.paces, SPARE if sized.races else 0.75
     fastest = min(paces.values())
     for trials in TRIALS:
-        epoch = seconds * (1 - SPARE) / (EPOCHS * (trials / SAVING + CANDIDATES * SEEDS))
+        epoch = seconds * (1 - spare) / (EPOCHS * _trainings(sized, trials))
         if epoch / fastest * EPOCHS >= ENOUGH:
             break
     steps = {name: int(epoch / pace) for name, pace in paces.items()}
@@ -108,7 +127,7 @@ def size_of_budget(store: Store, name: str, config: Config, algorithm: type[Task
         paces, refused = paces_in(env, names, config.seed)
         stored = _stored(store, name)  # another process may have been quicker
         if stored is None:
-            return Sized(config.options["budget"]["seconds"], paces, refused)
+            return Sized(config.options["budget"]["seconds"], paces, refused, races=True)
     return stored
 
 

@@ -74,7 +74,9 @@ def _are_eval_steps(value: Any) -> bool:
 def _are_sizes(value: Any) -> bool:
     if not (isinstance(value, Mapping) and _is_finite(value.get("seconds")) and _are_names(value.get("paces"))):
         return False
-    if not (value.keys() <= {"seconds", "paces", "refused"} and _are_names(value.get("refused", {}))):
+    if not (value.keys() <= {"seconds", "paces", "refused", "races"} and _are_names(value.get("refused", {}))):
+        return False
+    if not isinstance(value.get("races", False), bool):
         return False
     return all(_is_finite(pace) and pace > 0 for pace in value["paces"].values())
 

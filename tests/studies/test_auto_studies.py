@@ -12,6 +12,7 @@ from gated import Gate
 from rekindle.studies.cli import main
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.report.data import report_view
+from rekindle.studies.study.number_text import in_digits_alone
 from rekindle.studies.upkeep.fsck import check
 from rekindle.tasks import load
 from studying import TINY, run, run_and_be_killed, run_by_three, undisturbed
@@ -40,9 +41,14 @@ def test_a_study_chooses_an_algorithm_and_is_confirmed_and_reported(sqlite_url: 
     assert result["winner"] is not None
     assert study.best is not None
     text, file = study.answer(tmp_path / "agent.safetensors"), tmp_path / "agent.safetensors"
-    name = study.best.hyperparameters["algorithm"]
-    assert f"{name} learned 128 steps in trial {study.best.number}; its agent is in {file}" in text
-    assert file.exists()
+    winner, rows = result["candidates"][result["winner"]], study.store.segments("s:confirmation")
+    returns = {row.number: row.score for row in rows if row.configuration == result["winner"]}
+    name, highest = winner["hyperparameters"]["algorithm"], max(returns.values())
+    of = f"the best of {len(returns)} trainings of trial {winner['trial']} on fresh seeds"
+    sentence = f"{name} learned 128 steps in {of} (return {in_digits_alone(highest)}); its agent is in {file}"
+    assert sentence in text
+    best = next(trial for trial in study.store.trials("s:confirmation") if returns.get(trial.number) == highest)
+    assert f'"uid":"{best.uid}"'.encode() in file.read_bytes()
     view = report_view(study.store, "s")
     assert "algorithm" in [dimension.name for dimension in view.dimensions]
     assert check(study.store) == []

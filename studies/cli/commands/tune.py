@@ -35,7 +35,7 @@ from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view, request_probe
 from ...engine.runner import scheduler_of, start_study
-from ...engine.sizing import CANDIDATES, SEEDS, Sized, described, is_given_time_alone, size_of_budget
+from ...engine.sizing import SEEDS, Sized, candidates, described, is_given_time_alone, size_of_budget
 from ...engine.snapshots import look
 from ...engine.tune_options import study_config
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
@@ -140,7 +140,7 @@ def tune(arguments: argparse.Namespace) -> int:
     errors, config = new_console(stderr=True), _config(arguments)  # reports errors before slow imports
     size = arguments.trials, arguments.epochs, arguments.env_steps
     if arguments.confirm is None and is_given_time_alone(config, load(arguments.task), *size):
-        arguments.confirm, arguments.top = SEEDS, arguments.top or CANDIDATES
+        arguments.confirm = SEEDS
     if arguments.top and not arguments.confirm:
         raise ValueError(f"--top {arguments.top} is how many configurations --confirm takes, which is missing; add it")
     top = arguments.top or TOP
@@ -151,6 +151,8 @@ def tune(arguments: argparse.Namespace) -> int:
         stack.enter_context(stoppable())
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
+        if SIZED in config.options:
+            top = arguments.top or candidates(Sized(**config.options[SIZED]), config.trials[-1])
         copiers: Sequence[Copier] = ()
         if look(store, name).complete:
             note(errors, f"study {name} is complete{_how_to_extend(config)}")

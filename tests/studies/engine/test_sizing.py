@@ -26,11 +26,25 @@ CREATE = ["create", "auto", "CartPole-v1", "--study", "s", "--budget", "256s", "
 
 
 @pytest.mark.parametrize(("seconds", "trials"), [(256, 8), (5760, 64), (3200, 64), (2880, 32), (1920, 32), (960, 8)])
-def test_an_epoch_takes_the_same_time_with_each_algorithm(seconds: int, trials: int) -> None:
+def test_an_epoch_takes_the_same_time_with_each_algorithm_in_studies_of_earlier_versions(
+    seconds: int, trials: int
+) -> None:
     """All trainings together take n / 3 + 3 full ones of 27 epochs, in a quarter of the time."""
     paces = {"ppo": 1e-4, "sac": 1e-3, "tqc": 10.0}
     result, steps = sizes(Sized(seconds, paces))
     epoch = 0.25 * seconds / (27 * (result / 3 + 3))
+    assert result == trials
+    assert steps == {name: math.floor(epoch / paces[name]) for name in ("ppo", "sac")}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "trials", "confirmation"), [(256, 8, 3), (5760, 64, 3 + 2 + 2 + 6), (2880, 32, 6 + 6), (720, 16, 3)]
+)
+def test_an_epoch_takes_the_same_time_with_each_algorithm(seconds: int, trials: int, confirmation: int) -> None:
+    """Three of 64 trials race, and two of 32; two finalists are then estimated. No race precedes that of one."""
+    paces = {"ppo": 1e-4, "sac": 1e-3, "tqc": 10.0}
+    result, steps = sizes(Sized(seconds, paces, races=True))
+    epoch = 0.35 * seconds / (27 * (result / 3 + confirmation))
     assert result == trials
     assert steps == {name: math.floor(epoch / paces[name]) for name in ("ppo", "sac")}
     assert result == 8 or 27 * steps["ppo"] >= 300_000
@@ -93,18 +107,24 @@ def test_a_size_is_measured_once(
         assert main([*CREATE, "--storage", sqlite_url]) == 0
         output = capsys.readouterr()
         made.append(json.loads(output.out))
-        # An epoch takes 0.25 * 256 s / (27 * (8 / 3 + 3)) = 0.418 s.
-        text = "4.27m pay 8 trials of ppo 11,286, dqn 11,286 steps; too slow for this time: sac"
+        # An epoch takes 0.35 * 256 s / (27 * (8 / 3 + 3)) = 0.5856 s.
+        text = "4.27m pay 8 trials of ppo 15,795, dqn 15,795 steps; too slow for this time: sac"
         assert text in output.err
     assert made[0] == made[1]
     with Store(sqlite_url) as store:
         options = store.study("s").config["options"]
-    assert options[SIZED] == {"seconds": 256, "paces": PACES}
+    assert options[SIZED] == {"seconds": 256, "paces": PACES, "races": True}
     assert [known["algorithm"] for known in options["known"]] == ["ppo", "dqn"]
 
 
 @pytest.mark.parametrize(
-    "stored", [{"paces": {}}, {"seconds": 9, "paces": PACES, "trials": 8}, {"seconds": 9, "paces": []}]
+    "stored",
+    [
+        {"paces": {}},
+        {"seconds": 9, "paces": PACES, "trials": 8},
+        {"seconds": 9, "paces": []},
+        {"seconds": 9, "paces": PACES, "races": 1},
+    ],
 )
 def test_a_stored_size_that_this_version_cannot_read_is_refused(stored: dict[str, Any]) -> None:
     form = surrogate(4).to_json()
