@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
 import time
@@ -290,8 +291,8 @@ class Fragile(Walk):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
         if self.away and self.steps == self.at:
-            if self.how == "raise":
-                raise ZeroDivisionError("too small a world")
+            if self.how != "kill":
+                raise getattr(builtins, self.how)("too small a world")
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
 

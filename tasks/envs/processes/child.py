@@ -16,7 +16,7 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, InProcess, Outcome
 from .agreement import TICKS, play, tested
-from .wire import DONE, STEP, arrays_in, receive, send
+from .wire import DONE, STEP, Answer, arrays_in, receive, send
 
 
 def main(channel: int, memory: int) -> None:
@@ -55,16 +55,18 @@ def _serve(channel: Connection, memory: int, stack: ExitStack) -> None:
     send(channel, {"played": play(server.backend, server.backend.spec) if hello["plays"] else ""})
     while True:
         request = channel.recv_bytes()
+        answer: Answer | None = None  # a step has none
         try:
             if request == STEP:
                 server.step()
-                channel.send_bytes(DONE)
-                continue
-            send(channel, *server.answer(*receive(channel, request)))
-        except (EOFError, ConnectionError):
-            raise
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything
-            send(channel, _report(error))
+            else:
+                answer = server.answer(*receive(channel, request))
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - an environment may raise anything
+            answer = _report(error), []
+        if answer is None:
+            channel.send_bytes(DONE)
+        else:
+            send(channel, *answer)
 
 
 class _Server:
@@ -82,7 +84,7 @@ class _Server:
         self.result.obs[...] = 0
         self.backend.step_into(self.actions, self.playing, self.result)
 
-    def answer(self, request: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
+    def answer(self, request: dict[str, Any], arrays: list[Array]) -> Answer:
         request_kind, indices = request["kind"], request["indices"]
         if request_kind == "begin":
             return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
@@ -104,7 +106,7 @@ def _told(outcomes: list[Outcome]) -> tuple[dict[str, Any], list[Array]]:
     return {"totals": totals, "steps": steps}, [*obs]
 
 
-def _report(error: Exception) -> dict[str, Any]:
+def _report(error: BaseException) -> dict[str, Any]:
     """Return an exception in the form that the parent's `_receive` reads."""
     of_spec = isinstance(error, EnvSpecError)
     text = str(error) if of_spec else f"{type(error).__name__}: {error}"
