@@ -197,4 +197,4 @@ def test_a_state_that_is_no_data_is_one_plain_line(cli: Cli, sqlite_url: str) ->
     )
     status, _, errors = cli("train", "keeping:train", "--epochs", "1", "--storage", sqlite_url)
     assert status == 1
-    assert errors.endswith("but the state['model'] is a object; put its numbers there, such as its state_dict()\n")
+    assert errors.endswith("the state['model'] is a object; put its numbers there, such as its state_dict() or coef_\n")
