@@ -1,7 +1,7 @@
 """Exploration: uniformly random actions, and epsilon-greedy.
 
 Evaluation explores only if it is asked to. Other exploration is elsewhere: normal noise with a learned deviation in
-`distributions.Gaussian`, its squashed form in `sac.actions`, and state-dependent noise in `networks.sde`.
+`distributions.Gaussian`, its squashed form in `continuous.actions`, and state-dependent noise in `networks.sde`.
 
 Every random number comes from the member's own stream, at the position that it is requested for, so nothing here is
 state.

@@ -92,6 +92,19 @@ class Core:
             states.append(state)
         return torch.stack(states, 2)
 
+    def after_burn_in(
+        self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor, steps: int
+    ) -> Tensor:
+        """Return the outputs after a burn-in, (P, N, T - steps, width).
+
+        Its `steps`, the first ones, bring a stored state up to date, without gradients. The other arguments are those
+        of `__call__`.
+        """
+        if steps:
+            with torch.no_grad():
+                state = self(tensors, x[:, :, :steps], begins[..., :steps], state)[:, :, -1]
+        return self(tensors, x[:, :, steps:], begins[..., steps:], state)[..., : self.width]
+
     def _lstm(self, drive: Tensor, weight: Tensor, state: Tensor) -> Tensor:
         output, cell = state.split(self.width, -1)
         gates = affine(output.contiguous(), weight, drive)

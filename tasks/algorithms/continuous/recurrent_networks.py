@@ -77,15 +77,8 @@ class RecurrentActorCritics(ActorCritics):
         return self._of_copies(self.critics.views, self._join(remembered, numbers), self._dropped(batch, 2))
 
     def _states(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Tensor:
-        """Return a core's outputs (M, B, steps, width) after the burn-in.
-
-        The burn-in brings the stored state up to date, without gradients.
-        """
-        (obs, begins, state), steps = sequence, self.burn_in
-        if steps:
-            with torch.no_grad():
-                state = self.cores[core](tensors, obs[:, :, :steps], begins[..., :steps], state)[:, :, -1]
-        return self.cores[core](tensors, obs[:, :, steps:], begins[..., steps:], state)[..., : self.width]
+        """Return a core's outputs (M, B, steps, width) after the burn-in."""
+        return self.cores[core].after_burn_in(tensors, *sequence, self.burn_in)
 
     def _now(self, remembered: Tensor) -> Tensor:
         """Select the core's outputs at the steps learned from, (M, R, width)."""

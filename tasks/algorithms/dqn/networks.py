@@ -258,13 +258,8 @@ class RecurrentQNetwork(QNetwork):
 
     def _states(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         """Return the core's outputs after the burn-in."""
-        obs, begins, state = (batch[name] for name in ("obs", "begins", "memory"))
-        features = self.encoder(tensors, obs.flatten(1, 2)).unflatten(1, obs.shape[1:3])
-        steps = self.burn_in
-        if steps:
-            with torch.no_grad():
-                state = self.core(tensors, features[:, :, :steps], begins[..., :steps], state)[:, :, -1]
-        return self.core(tensors, features[:, :, steps:], begins[..., steps:], state)[..., : self.core.width]
+        features = self.encoder(tensors, batch["obs"].flatten(1, 2)).unflatten(1, batch["obs"].shape[1:3])
+        return self.core.after_burn_in(tensors, features, batch["begins"], batch["memory"], self.burn_in)
 
     def _later(self, states: Tensor) -> Tensor:
         """Select the outputs n steps after those learned from, (P, R, width)."""
