@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadConfig, UnknownStudy
+from ..failures import is_environment
 from ..options.durations import in_words
 from ..schedulers.adaptive import SAVING
 from ..schedulers.confirming import FINALISTS
 from ..study.config import EPOCHS, SIZED, Config
-from .probes import endless
+from .probes import GOES_ON, endless
 
 if TYPE_CHECKING:
     from ...tasks.envs import EnvSpec
@@ -175,10 +176,12 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, f
             try:
                 paces[name] = pace(name, env, seed + attempt)
                 break
-            except EnvironmentFailed:
-                if attempt == ATTEMPTS - 1:
-                    raise
             except Exception as error:
+                if isinstance(error, EnvironmentFailed) or is_environment(error):
+                    if attempt < ATTEMPTS - 1:
+                        continue
+                    what = f"{env.id}: its own code raised {type(error).__name__} ({error}) in {ATTEMPTS} trainings"
+                    raise EnvironmentFailed(f"{what} of a moment, one after the other; fix it, or {GOES_ON}") from error
                 if not (isinstance(error, TaskError | ValueError) or is_lack_of_memory(error)):
                     raise
                 if name == names[-1] and not paces:

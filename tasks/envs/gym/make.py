@@ -216,11 +216,10 @@ def _check_version(env: Env, spec: EnvSpec) -> None:
     It chooses the latest, which may be another one tomorrow.
     """
     made = env.spec.id if env.spec is not None else spec.id
-    version = parse_env_id(spec.id.rpartition(":")[2])[2]
-    if version is None and parse_env_id(made)[2] is not None:
-        raise EnvSpecError(
-            f"an environment is named with its version, as results depend on it, but got {spec.id}; write {made}"
-        )
+    module, colon, name = spec.id.rpartition(":")
+    if parse_env_id(name)[2] is None and parse_env_id(made)[2] is not None:
+        what = "an environment is named with its version, as results depend on it"
+        raise EnvSpecError(f"{what}, but got {spec.id}; write {module}{colon}{made.rpartition(':')[2]}")
 
 
 def _check_spaces(env: Any, spec: EnvSpec) -> None:

@@ -6,6 +6,7 @@ Many packages register their ids when they are imported, and `module:Id` imports
 from __future__ import annotations
 
 import re
+import sys
 from importlib import import_module
 from importlib.metadata import requires
 from importlib.util import find_spec
@@ -79,7 +80,10 @@ def register(spec: EnvSpec) -> None:
 
 def advice(spec: EnvSpec) -> str:
     """Return what to type in place of an unknown id, or ""."""
-    name = spec.id.rpartition(":")[2]
+    module, _, name = spec.id.rpartition(":")
+    if isinstance(getattr(sys.modules.get(module), name, None), type):
+        register = f"gymnasium.register('{name}-v0', '{spec.id}')"
+        return f"; it is a class: register it with an id, {register} in {module}, and write {spec.id}-v0"
     package = next((package for package in PACKAGES if re.match(package.ids, name)), None)
     if package is None:
         return ""

@@ -19,6 +19,7 @@ from rekindle.studies.study.config import SIZED
 from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import probing
 from rekindle.tasks.envs import make_envs
+from rekindle.tasks.errors import EnvironmentFailed
 from studying import surrogate
 
 PACES = {"ppo": 1e-3, "sac": 1.0, "dqn": 1e-3}
@@ -61,6 +62,24 @@ def test_an_environment_whose_episodes_never_end_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(probing, "MORE_STEPS", 60)
     with pytest.raises(BadConfig, match=r"none of simulators:Endless-v0 ended within [\d,]+ steps, and it has no"):
         sizing.paces_in(rekindle.EnvSpec("simulators:Endless-v0"), ["ppo"], 0)
+
+
+def test_an_environment_that_fails_again_and_again_is_refused_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[Exception] = [EnvironmentFailed("lost"), EnvironmentFailed("lost")]
+
+    def measured(name: str, env: rekindle.EnvSpec, seed: int) -> float:
+        if failures:
+            raise failures.pop()
+        return 1e-3
+
+    monkeypatch.setattr(sizing, "pace", measured)
+    env = rekindle.EnvSpec("CartPole-v1")
+    assert sizing.paces_in(env, ["ppo"], 0) == ({"ppo": 1e-3}, {})
+    failures += [EnvironmentFailed("lost")] * 3
+    with pytest.raises(
+        EnvironmentFailed, match=r'CartPole-v1: its own code .* \(lost\) in 3 .* write .*"on_error": "restart"'
+    ):
+        sizing.paces_in(env, ["ppo"], 0)
 
 
 def test_in_a_slow_environment_all_algorithms_are_equally_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

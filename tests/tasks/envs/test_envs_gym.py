@@ -390,6 +390,11 @@ def test_unsupported_observations_and_actions_are_named() -> None:
         ("no_such_module:Env-v0", "no_such_module"),
         ("CartPole", "named with its version, as results depend on it, but got CartPole; write CartPole-v1"),
         ("own_envs:Missing-v0", "Missing"),
+        ("own_envs:DictWalk", "but got own_envs:DictWalk; write own_envs:DictWalk-v0"),
+        (
+            "own_envs:Doubled",
+            r"register\('Doubled-v0', 'own_envs:Doubled'\) in own_envs, and write own_envs:Doubled-v0",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
