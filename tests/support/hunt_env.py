@@ -110,6 +110,9 @@ class Drawn(Hunt):
         return np.full((32, 32, 3), 10 * self.time, np.uint8)
 
 
+ODD = {"rewards": None, "text": "1", "large": 10**400}  # rewards
+
+
 class Wrong(Hunt):
     """A hunt that returns what PettingZoo's environments do not."""
 
@@ -134,8 +137,10 @@ class Wrong(Hunt):
 
     def step(self, actions: dict[str, int]) -> Any:
         seen, rewards, *ends = super().step(actions)
-        if self.what == "rewards":
-            rewards = dict.fromkeys(rewards)
+        if self.what in ODD:
+            rewards = dict.fromkeys(rewards, ODD[self.what])
+        elif self.what == "ends":
+            ends[0] = dict.fromkeys(ends[0], np.array([True, False]))
         elif self.what == "leaves" and self.time == 2:
             self.agents.remove("hunter_0")
         elif self.what == "stays" and self.time == 2:

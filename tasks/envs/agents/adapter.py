@@ -23,6 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...runtime.warning_filters import changed_filters
+from ..base.arrays import ENDS, NUMBERS, is_number
 from ..base.encode import Observations, size_of
 from ..base.info import find, number
 from ..base.masks import ALLOWS, MASK, legal, without_choice
@@ -180,12 +181,18 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         checked: Sequence[Mapping[str, Any]] = result
         return checked
 
-    def _number(self, agent: str, reward: Any) -> float:
-        try:
-            return float(reward)
-        except (TypeError, ValueError, OverflowError) as error:
-            text = f"{self.name}: a reward is a number, but that of {agent!r} is {reprlib.repr(reward)}; fix it"
-            raise EnvSpecError(text) from error
+    def _check_types(self, rewards: Mapping[str, Any], *ends: Mapping[str, Any]) -> None:
+        """Raise EnvSpecError for rewards and ends of other types."""
+        for part, usual, types, rule in (
+            (rewards, NUMBERS, "buif", "a reward is a number"),
+            *((part, ENDS, "bui", "terminations and truncations are booleans") for part in ends),
+        ):
+            if usual.issuperset(map(type, part.values())):
+                continue
+            for agent, value in part.items():
+                if not is_number(value, types):
+                    text = f"{self.name}: {rule}, but that of {agent!r} is {reprlib.repr(value)}; fix it"
+                    raise EnvSpecError(text)
 
     def _legal(self, slot: int, action: Any) -> Any:
         """Return an agent's action, or an allowed one in its place."""
@@ -210,6 +217,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             }
         parts = ("observations", "rewards", "terminations", "truncations", "infos")
         observations, rewards, terminated, truncated, infos = self._checked("step", parts, self.env.step(actions))
+        self._check_types(rewards, terminated, truncated)
         numbers = self._numbers(rewards)
         if len(before) < len(self.agents):
             self._check_absent(before, numbers)
@@ -236,8 +244,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self._check_names("rewards", rewards)
         try:
             return [float(rewards.get(agent, 0.0)) for agent in self.agents]
-        except (TypeError, ValueError, OverflowError):
-            return [self._number(agent, rewards.get(agent, 0.0)) for agent in self.agents]
+        except OverflowError as error:
+            raise EnvSpecError(f"{self.name}: rewards must be below 1e308, but are {reprlib.repr(rewards)}") from error
 
     def _with_returns(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return the agents' info, and the returns that the spec names."""

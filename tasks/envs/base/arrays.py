@@ -19,3 +19,17 @@ def to_tensor(array: Array) -> torch.Tensor:
     import torch  # imported late: environment processes do not need it, and it takes a second and 200 MB
 
     return torch.from_numpy(np.array(array, order="C"))
+
+
+NUMBERS = {float, int, bool, np.float64, np.float32}  # usual types of rewards
+ENDS = {bool, np.bool_}  # and of terminated and truncated
+
+
+def is_number(value: Any, types: str = "buif") -> bool:
+    """Return whether a value is one number of such types (`numpy.dtype.kind`)."""
+    try:
+        array = np.asarray(value)
+        float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return False
+    return array.dtype.kind in types and array.size == 1

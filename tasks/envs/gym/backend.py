@@ -20,6 +20,7 @@ from ...errors import EnvironmentFailed
 from ...runtime.finalizers import Finalizer, finalize_collected
 from ...runtime.progress import tick
 from ..base import info
+from ..base.arrays import ENDS, NUMBERS
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
@@ -32,8 +33,6 @@ from .surroundings import UNGUARDED, Guards
 P = ParamSpec("P")
 R = TypeVar("R")
 Options = Mapping[str, Any] | None  # parameters of an episode
-NUMBERS = {float, int, bool, np.float64, np.float32}  # usual types of rewards, and below those of ends
-ENDS = {bool, np.bool_}
 
 
 class FlatStep(NamedTuple):

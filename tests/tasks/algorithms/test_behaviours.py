@@ -375,6 +375,9 @@ def play_wrong(what: str) -> None:
         ("twice", "agents have names, each one another string, but possible_agents is .'hunter_0', 'hunter_0'.; name"),
         ("space", r"observation_space\(agent\) returns the space of each of .* failed for 'hunter_0': KeyError"),
         ("rewards", "a reward is a number, but that of '.*_0' is None; fix it"),
+        ("text", "a reward is a number, but that of '.*_0' is '1'; fix it"),
+        ("large", "rewards must be below 1e308, but are {'.*_0': 1000"),
+        ("ends", r"terminations and truncations are booleans, but that of '.*_0' is array\(\[ True, False\]\); fix it"),
     ],
 )
 def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> None:
