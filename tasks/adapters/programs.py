@@ -224,7 +224,7 @@ class ProgramLearner(BaseLearner):
 
     @classmethod
     def check_machine(cls) -> None:
-        """Raise ProgramError without the program, its script or a working directory."""
+        """Raise ProgramError without the program, or without a working directory."""
         try:
             folder = os.getcwd()
         except OSError:
@@ -233,7 +233,6 @@ class ProgramLearner(BaseLearner):
                 "another one"
             ) from None
         program, *words = cls.command.run
-        script = next((word for word in words if not word.startswith("-")), "")
         if shutil.which(program) is None:
             cure = "install it, or give its path"
             if Path(program).suffix == ".py" and Path(program).is_file():
@@ -244,8 +243,6 @@ class ProgramLearner(BaseLearner):
                 f"a program must be installed where it trains, but this machine has no {program!r} (in {folder}) to "
                 f"start; {cure}"
             )
-        if script.endswith(".py") and not PLACEHOLDER.search(script) and not Path(script).exists():
-            raise ProgramError(f"a program runs in the working directory, but {folder} has no {script}; run this there")
 
     def build(self) -> None:
         self.check_machine()
@@ -463,7 +460,12 @@ def program(name: str) -> type[Task]:
             "bounds": command.bounds,
         },
     )
-    content = {"name": name, "version": command.version, "learner": learner, "__module__": __name__}
+
+    def probe(self: Task) -> None:
+        Task.probe(self)
+        _check_script(command)
+
+    content = {"name": name, "version": command.version, "learner": learner, "probe": probe, "__module__": __name__}
     return type("Program", (Task,), {**content, "__doc__": f"The program {shlex.join(command.run)}."})
 
 
@@ -483,6 +485,16 @@ def _result_file(learner: type[ProgramLearner]) -> Path:
     content = json.dumps([learner.command.name, learner.files()], sort_keys=True)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "rekindle" / "resumes" / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}.json"
+
+
+def _check_script(command: ProgramCommand) -> None:
+    """Raise ProgramError if the command names a Python script that is missing."""
+    script = next((word for word in command.run[1:] if not word.startswith("-")), "")
+    if script.endswith(".py") and not PLACEHOLDER.search(script) and not Path(script).exists():
+        raise ProgramError(
+            f"a program runs in the working directory, but {os.getcwd()} has no {script}; run this in the folder that "
+            "has it, or write its path from here"
+        )
 
 
 def _named_files(words: Sequence[str]) -> Iterator[Path]:

@@ -240,7 +240,7 @@ def test_braces_that_are_no_placeholder_are_text() -> None:
         (["no-such-program"], r"machine has no 'no-such-program' .in .*; install it, or give its path"),
         (["train.py"], r"machine has no 'train.py' .in .*; write python train.py, as in a terminal"),
         ([f"{sys.executable} train.py {{epochs}} {{checkpoint}}"], "to start; write its words without quotes around"),
-        ([sys.executable, "-u", "src/train.py"], "working directory, but .* has no src/train.py; run this there"),
+        ([sys.executable, "-u", "src/train.py"], "but .* has no src/train.py; run this in the folder that h"),
     ],
 )
 def test_a_program_that_is_not_there_is_named(
