@@ -58,14 +58,15 @@ def first_import(modules: Collection[str]) -> Iterator[None]:
     if all(name in sys.modules for name in modules):
         yield
         return
-    read = False
+    read, importing = False, True
 
     def noting(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def noted(*values: Any, **named: Any) -> Any:
             nonlocal read
-            seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
-            read = read or (_is_importing() and (not seeds or function.__name__ != "seed"))
+            if importing and not read and _is_importing():  # `from time import time` keeps this function for ever
+                seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
+                read = not seeds or function.__name__ != "seed"
             return function(*values, **named)
 
         return noted
@@ -79,6 +80,7 @@ def first_import(modules: Collection[str]) -> Iterator[None]:
         try:
             yield
         finally:
+            importing = False
             if read:
                 suspects.update(modules)
 
