@@ -52,7 +52,8 @@ def answer(store: Store, name: str, path: Path) -> str:
 def _best_training(store: Store, confirmation: ConfirmationView | None) -> tuple[str, str] | None:
     """Return the uid of the winner's best training, and words about it.
 
-    There is none before the end, across environments, whose results differ, and if the winner has been excluded.
+    There is none before the end, if all have failed, across environments, whose results differ, and if the winner has
+    been excluded.
     """
     if confirmation is None or confirmation.best is None or confirmation.across is not None:
         return None
@@ -61,6 +62,8 @@ def _best_training(store: Store, confirmation: ConfirmationView | None) -> tuple
     name = confirmation.confirmation
     config = Config.from_json(store.study(name).config, name)
     rows = [row for row in store.segments(name) if row.configuration == confirmation.winner and row.state == "done"]
+    if not rows:
+        return None
     best = max(rows, key=lambda row: worth(config, row))
     uid = next(trial.uid for trial in store.trials(name) if trial.number == best.number)
     result = in_digits_alone(measured(config, best))

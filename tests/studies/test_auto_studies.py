@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import rekindle
+import sqlalchemy as sa
 from gated import Gate
 from rekindle.studies.cli import main
 from rekindle.studies.engine.tune_options import study_config
@@ -54,6 +55,11 @@ def test_a_study_chooses_an_algorithm_and_is_confirmed_and_reported(sqlite_url: 
     assert check(study.store) == []
     assert main(["trials", "s", "--storage", sqlite_url]) == 0
     assert main(["diagnose", "s", "--storage", sqlite_url]) == 0
+    failed = sa.text("UPDATE rk_segment SET state = 'failed', score = NULL WHERE study = 's:confirmation'")
+    study.store.database.write(lambda connection: connection.execute(failed))
+    text = study.answer(file)
+    assert "Nothing is confirmed" in text
+    assert f"learned 128 steps in trial {study.best.number}; its agent is in {file}" in text
 
 
 @pytest.mark.slow
