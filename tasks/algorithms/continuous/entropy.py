@@ -81,7 +81,7 @@ class LearnedEntropy(Stacked):
 
         Learning rates are (P, 1).
         """
-        self._gradient[:, : self.targets.shape[1]] = entropies - self.targets
+        torch.sub(entropies, self.targets, out=self._gradient[:, : self.targets.shape[1]])
         self._optimizer.step(self._gradient, lr)
 
 

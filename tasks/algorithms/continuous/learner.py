@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -287,7 +288,14 @@ class ActorCriticLearner(OffPolicyLearner):
         Steps are numbered from 1. The targets move by tau, (P, 1); None leaves them.
         """
         moves_actor = number % vars(self.hp).get("policy_delay", 1) == 0
+        if self.targets_always_move:
+            return moves_actor, self.hp.tau
         return moves_actor, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
+
+    @cached_property
+    def targets_always_move(self) -> bool:
+        """True if the targets of all members move in each step."""
+        return bool((self.hp.target_update_interval == 1).all())
 
     def subset(self, number: int) -> Tensor | None:
         """Return the target critics of a gradient step, (P, m).
