@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -219,6 +218,8 @@ class ActorCriticLearner(OffPolicyLearner):
         shape = (self.noise_rows * hp.batch_size, max(1, self.actions.continuous_dim))
         self.update_noise = Normals(self.keys("policy"), shape, self.device)
         self.noise = self.policy.noise(self.keys, hp.num_envs)
+        interval = vars(hp).get("target_update_interval")
+        self.targets_always_move = interval is None or bool((interval == 1).all())
         if rate := vars(hp).get("critic", SimpleNamespace(dropout=0.0)).dropout:
             units = (USES, self.policy.copies, hp.batch_size, sum(critic_layers(hp.model)))
             self.dropout = Dropout(self.keys("dropout"), rate, units, self.device)
@@ -291,11 +292,6 @@ class ActorCriticLearner(OffPolicyLearner):
         if self.targets_always_move:
             return moves_actor, self.hp.tau
         return moves_actor, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
-
-    @cached_property
-    def targets_always_move(self) -> bool:
-        """True if the targets of all members move in each step."""
-        return bool((self.hp.target_update_interval == 1).all())
 
     def subset(self, number: int) -> Tensor | None:
         """Return the target critics of a gradient step, (P, m).
