@@ -314,8 +314,9 @@ class Task(Resumable):
     def value(self, observation: Any, state: Any = None) -> Any:
         """Return v(s) for one observation, or (N,) for a batch.
 
-        The value comes from the critic. DQN returns the largest q(s, a); SAC returns the smaller of its two critics'
-        values for the greedy action. With `normalize_reward`, values are in units of the scaled reward.
+        The value comes from the critic. DQN returns the largest q(s, a); algorithms of continuous actions return what
+        their actor maximizes, such as the smaller value of SAC's two critics, for the greedy action. With
+        `normalize_reward`, values are in units of the scaled reward.
 
         Args:
             observation: see `predict`.

@@ -97,7 +97,10 @@ def values_of(model: Any, observations: np.ndarray) -> torch.Tensor:
     critics = model.critic(output, torch.as_tensor(actions))
     if isinstance(model, sb3_contrib.TQC):
         return critics.flatten(1).mean(1)
-    return torch.cat(critics, 1).amin(1)
+    q = torch.cat(critics, 1)
+    if isinstance(model, sb3.TD3):  # and DDPG
+        return q[:, 0]
+    return q.amin(1) if q.shape[1] == 2 else q.mean(1)  # more than two are followed as Chen et al. (2021) do
 
 
 @pytest.mark.parametrize(("kind", "policy", "env", "arguments"), CASES)
