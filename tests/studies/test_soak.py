@@ -29,8 +29,8 @@ KILLS_OF_RUNS = st.lists(st.tuples(st.integers(0, 700), st.sampled_from(["kill",
 def command_of(chosen: Training, verb: str) -> list[str]:
     """Return a command with its values and environment as words."""
     command = [sys.executable, "-m", "rekindle", verb, chosen.algorithm, json.dumps(chosen.env)]
-    command += ["--json", "--stuck", "8s"]
-    return command + [word for name, value in chosen.values.items() for word in ("--set", f"{name}={value}")]
+    values = (word for name, value in chosen.values.items() for word in ("--set", f"{name}={value}"))
+    return [*command, "--json", *values]
 
 
 @pytest.mark.slow
@@ -89,8 +89,9 @@ def run(command: list[str], folder: Path, kills: list[tuple[int, str]]) -> dict[
     for number, (steps, way) in enumerate(kills):
         (folder / f"{number},{steps},{way}").touch()
     environment = {**os.environ, "PYTHONPATH": SUPPORT, KILLS: str(folder), "OMP_NUM_THREADS": "1"}
-    for _ in range(30):  # a slow machine may look like one that hangs
-        ended = nursery.run([*command, "--storage", f"sqlite:///{folder}/a.db"], cwd=folder, env=environment)
+    for number in range(8):  # a slow machine may look like one that hangs
+        words = [*command, "--stuck", f"{8 << number}s", "--storage", f"sqlite:///{folder}/a.db"]
+        ended = nursery.run(words, cwd=folder, env=environment)
         left = orphans(str(folder))
         assert not left, (left, ended.stderr)
         if ended.returncode != -signal.SIGKILL:
