@@ -50,12 +50,13 @@ class CriticEncoder:
 
         Images are bytes (P, ..., H, W, C), features (P, ..., F).
         """
-        rows = images.flatten(1, -1 - self.axes)
-        some = torch.cat([rows, rows], 1) if rows.shape[1] == 1 else rows  # see Exactness in networks/mlp.py
+        if images.dim() > self.axes + 2:  # a program that is exported must know the number of axes
+            return self(tensors, images.flatten(1, -1 - self.axes)).unflatten(1, images.shape[1 : -self.axes])
+        rows = images.shape[1]
+        some = torch.cat([images, images], 1) if rows == 1 else images  # see Exactness in networks/mlp.py
         x = self.dense(self.dense.layers(tensors), self.filters(tensors, some))
         x = x - x.mean(-1, keepdim=True)
-        x = torch.tanh(x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
-        return x[:, : rows.shape[1]].unflatten(1, images.shape[1 : -self.axes])
+        return torch.tanh(x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())[:, :rows]
 
 
 class ImageActorCritics(ActorCritics):

@@ -13,8 +13,9 @@ import nursery
 import psutil
 import pytest
 from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
 from rekindle.studies.workers.forked import CommandProcess, Crew
-from studying import TINY, bits, tiny, undisturbed
+from studying import TINY, bits, undisturbed
 
 CREW = """
 import json, os, signal, subprocess, sys, time
@@ -141,11 +142,10 @@ def test_children_of_an_ended_process_are_not_waited_for(
 
 @pytest.mark.slow
 def test_a_study_of_forked_workers_starts_no_interpreter_and_has_the_same_bits(sqlite_url: str) -> None:
-    config = tiny(4)
     values = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
     command = ["tune", "ppo", "CartPole-v1", "--study", "s", "--trials", "4", "--generation", "4", "--cohort", "2"]
     command += ["--epochs", "1:4:2", "--scheduler", "halving", "--workers", "2", "--stuck", "off", "--json", *values]
     done = nursery.run([sys.executable, "-c", NO_INTERPRETER, *command, "--storage", sqlite_url])
     assert done.returncode == 0, done.stderr
     with Store(sqlite_url) as store:
-        assert bits(store, "s") == undisturbed(config)
+        assert bits(store, "s") == undisturbed(Config.from_json(store.study("s").config, "s"))
