@@ -23,7 +23,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
 truth = torch.arange(8.0)
 first = 1
 if os.path.exists(file):
-    saved = torch.load(file)
+    saved = torch.load(file)  # tensors and numbers: by default, it runs no code of the file
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     torch.set_rng_state(saved["random"])

@@ -28,8 +28,15 @@ ENDS = {bool, np.bool_}  # and of terminated and truncated
 def is_number(value: Any, types: str = "buif") -> bool:
     """Return whether a value is one number of such types (`numpy.dtype.kind`)."""
     try:
-        array = np.asarray(value)
         float(value)
+        return not other_type(value, types)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
-    return array.dtype.kind in types and array.size == 1
+
+
+def other_type(value: Any, types: str) -> str:
+    """Return the type in words, or "" for one number of these."""
+    array = np.asarray(value)
+    if array.dtype.kind in types and array.size == 1:
+        return ""
+    return f"{value!r} is of type {array.dtype}" + f", {array.shape}" * (array.size != 1)

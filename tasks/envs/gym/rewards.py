@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..agents.adapter import RETURN
-from ..base.arrays import Array
+from ..base.arrays import Array, other_type
 from ..base.info import as_dict
 from ..base.spec import EnvSpec, EnvSpecError
 
@@ -65,8 +65,8 @@ def check_step(result: Any, spec: EnvSpec) -> None:
         _, reward, terminated, truncated, _ = result
         float(reward)
         for value, allowed in ((reward, "buif"), (terminated, "bui"), (truncated, "bui")):
-            if (array := np.asarray(value)).dtype.kind not in allowed or array.size != 1:
-                raise TypeError(f"{value!r} is of type {array.dtype}" + f", {array.shape}" * (array.size != 1))
+            if words := other_type(value, allowed):
+                raise TypeError(words)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
