@@ -119,6 +119,15 @@ def doubled_huber(errors: Tensor) -> Tensor:
     return near * (2 * size - near)
 
 
+def clipped_square(errors: Tensor, limit: float) -> Tensor:
+    """Return half of the squared errors, linear beyond a limit.
+
+    They are δ²/2 for |δ| <= limit, and limit (|δ| - limit/2) beyond, elementwise.
+    """
+    clipped = errors.detach().clamp(-limit, limit)
+    return clipped * (errors - 0.5 * clipped)
+
+
 # Elementwise functions of a critic's errors; the loss is half of them.
 CRITIC_LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"mse": torch.square, "huber": doubled_huber}
 

@@ -20,11 +20,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...spaces import Dimension, ordinal
 from ..checkpoint.state import Tree
 from ..rng import streams
 from .replay_buffer import Field, Index, ReplayBuffer, Sampler
 
-REMEMBERS = {"memory": ("lstm", "gru")}  # where the hyperparameters of sequences apply
+
+def sequence_space() -> dict[str, Dimension]:
+    """Return the hyperparameters of sequences, which a `model` has beside its `memory`.
+
+    With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in` steps without
+    gradients.
+    """
+    remembers = {"memory": ("lstm", "gru")}
+    return {
+        "sequence_length": ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=remembers),
+        "burn_in": ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=remembers),
+    }
 
 
 class Sequences(Sampler):

@@ -125,6 +125,12 @@ class Parameters(Stacked):
         """Return one member's parameters by name; views of the vector."""
         return {name: view[member] for name, view in self.views.items()}
 
+    def copy(self) -> Parameters:
+        """Return parameters of the same values, such as a target network's."""
+        copied = Parameters(self.shapes, len(self.vector), self.vector.device)
+        copied.vector.copy_(self.vector)
+        return copied
+
 
 class Network(Protocol):
     """A network whose parameters are stored in a `Parameters`."""

@@ -83,7 +83,7 @@ def test_soft_policies_draw_allowed_choices_only_and_aim_at_their_entropy() -> N
     choices = SoftActions(ACTIONS["discrete"], "test")
     logits = torch.tensor([-1e8, 0.3, -1e8, 1.0, -1e8]).expand(1, 4, 5)
     uniforms = np.array([0.0, 0.3, 0.9, np.nextafter(1.0, 0.0)]).reshape(1, 4, 1)  # the last one rounds to 1
-    assert choices.act(logits, uniforms=uniforms).tolist() == [[1, 1, 3, 3]]
+    assert choices.act(logits, torch.zeros(1, 4, 1), uniforms).tolist() == [[1, 1, 3, 3]]
     made = SAC(FORBIDDING).init(**SOFT, entropy={"choice_target": 0.5})
     learner: Any = SAC.learner(made.env, (0,), [made.hyperparameters or {}])
     columns = learner.mask

@@ -29,7 +29,7 @@ from torch import Tensor
 from ...envs import Joined
 from ...envs.base.joined import sizes_of
 from ...errors import UnsupportedSpace
-from ...networks.distributions import LOG_2_PI, log_softmax
+from ...networks.distributions import LOG_2_PI, Units, log_softmax
 from ...networks.mlp import Parameters, actor_layers
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals
@@ -106,12 +106,13 @@ class NormalizedActions:
                     f"bounded on all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a "
                     "gymnasium.ActionWrapper that offers one"
                 )
-        self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self.units = Units((low + high) / 2, (high - low) / 2)
         discrete = list(space.choices) if isinstance(space, Joined) else list(range(len(self.sizes)))
         self.columns = [i for i in range(len(low) + len(self.sizes)) if i not in discrete], discrete
+        # The columns of a row, as indices into numbers and choices side by side.
+        self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))
         self.device = torch.device(device)
         self._continuous = torch.tensor(self.columns[0], dtype=torch.int64, device=device)
-        self._middle, self._half = (torch.from_numpy(x).to(device) for x in (self.middle, self.half))
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
         if self.only_numbers and self.num_discrete > 1:
             raise UnsupportedSpace(
@@ -145,7 +146,7 @@ class NormalizedActions:
             choices = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
             for column, size in zip(self.columns[1], self.sizes, strict=True):
                 choices = choices * size + rows[..., column].long()
-        return (rows.index_select(-1, self._continuous) - self._middle) / self._half, choices
+        return self.units.numbers(rows.index_select(-1, self._continuous)), choices
 
     def allowed(self, mask: Tensor) -> Tensor:
         """Return the combinations of choices that a mask allows, (..., n).
@@ -159,31 +160,24 @@ class NormalizedActions:
             first = (first.unsqueeze(-1) & part.unsqueeze(-2)).flatten(-2)
         return first
 
-    def denormalize(self, numbers: Tensor, choices: Tensor | None) -> Array:
+    def denormalize(self, numbers: Tensor, choices: Tensor | None) -> Tensor:
         """Return the environments' actions for normalized numbers and choices.
 
-        Numbers are (P, N, k), choices (P, N), and actions (P, N, ...).
+        Numbers are (P, N, k), choices (P, N), and actions (P, N, ...). Exported policies do this, too.
         """
-        rows = np.zeros((*numbers.shape[:2], self.continuous_dim + len(self.sizes)), self.row_type)
-        rows[..., self.columns[0]] = numbers.cpu().numpy() * self.half + self.middle
-        if choices is not None:
-            rows[..., self.columns[1]] = np.stack(np.unravel_index(choices.cpu().numpy(), self.sizes), -1)
-        return rows.reshape(*rows.shape[:2], *self.shape)
-
-    def greedy(self, outputs: Tensor) -> Tensor:
-        """Return greedy actions, as `act` without noise, in torch operations only."""
-        mean, logits = self.greedy_outputs(outputs)
-        middle, half = (torch.from_numpy(x).to(outputs.device) for x in (self.middle, self.half))
-        numbers, choices = torch.tanh(mean) * half + middle, None if logits is None else logits.argmax(-1)
         if choices is not None and not self.shape:
             return choices
-        if not self.sizes:
-            return numbers.unflatten(-1, self.shape)
-        columns = dict(zip(self.columns[0], numbers.unbind(-1), strict=True))
-        for column, size in zip(reversed(self.columns[1]), reversed(self.sizes), strict=True):
-            index = torch.zeros_like(outputs[..., 0]) if choices is None else (choices % size).float()
-            columns[column], choices = index, None if choices is None else choices // size
-        return torch.stack([columns[column] for column in sorted(columns)], -1)
+        row, rest = [self.units.actions(numbers)], numbers.new_zeros(numbers.shape[:-1]) if choices is None else choices
+        for size in reversed(self.sizes):
+            row.insert(1, (rest % size).unsqueeze(-1).to(numbers))
+            rest = rest // size
+        joined = torch.cat(row, -1).index_select(-1, self.order.to(numbers.device)) if self.sizes else row[0]
+        return joined.unflatten(-1, self.shape)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Return greedy actions for network outputs, (P, N, ...)."""
+        mean, logits = self.greedy_outputs(outputs)
+        return self.denormalize(torch.tanh(mean), None if logits is None else logits.argmax(-1))
 
     def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the means and logits of greedy actions.
@@ -199,13 +193,13 @@ class NormalizedActions:
         """
         raise NotImplementedError
 
-    def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
-        """Return the environments' actions for network outputs.
+    def act(self, outputs: Tensor, noise: Tensor, uniforms: Array | None) -> Tensor:
+        """Return actions for network outputs, (P, N, ...), that explore.
 
         Args:
             outputs: network outputs, (P, N, outputs).
-            noise: exploration noise, (P, N, k); None acts greedily.
-            uniforms: uniform numbers that draw the choices, (P, N, 1); None takes the most probable choices.
+            noise: exploration noise, (P, N, k).
+            uniforms: uniform numbers that draw the choices, (P, N, 1); None if there are none.
         """
         raise NotImplementedError
 
@@ -228,9 +222,8 @@ class DeterministicActions(NormalizedActions):
     def sample(self, outputs: Tensor, noise: Tensor) -> SoftSample:
         return SoftSample(torch.tanh(outputs), None, outputs.new_zeros(*outputs.shape[:2], 0))
 
-    def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
-        numbers = torch.tanh(outputs)
-        return self.denormalize(numbers if noise is None else (numbers + noise).clamp(-1, 1), None)
+    def act(self, outputs: Tensor, noise: Tensor, uniforms: Array | None) -> Tensor:
+        return self.denormalize((torch.tanh(outputs) + noise).clamp(-1, 1), None)
 
 
 class SoftActions(NormalizedActions):
@@ -279,14 +272,11 @@ class SoftActions(NormalizedActions):
         """Scale standard normal noise (P, N, k) by the standard deviations."""
         return self.split(outputs)[1].clamp(*LOG_STD_LIMITS).exp() * noise
 
-    def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
-        """Return the environments' actions; noise is added to the means."""
+    def act(self, outputs: Tensor, noise: Tensor, uniforms: Array | None) -> Tensor:
         mean, _, logits = self.split(outputs)
-        numbers = torch.tanh(mean if noise is None else mean + noise)
+        numbers = torch.tanh(mean + noise)
         if self.num_discrete == 1:
             return self.denormalize(numbers, None)
-        if uniforms is None:
-            return self.denormalize(numbers, logits.argmax(-1))
         logits = logits.cpu()  # on CUDA a cumulative sum rounds by the number of rows
         up_to = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
         whole = up_to[..., -1:]  # reached by the last choice that has a probability

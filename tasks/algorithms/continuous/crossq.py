@@ -7,8 +7,6 @@ steps. Default values are those of sb3-contrib, except for `learning_starts` (10
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from ....spaces import ordinal
 from ...networks.optimizers import optimizer_space
 from ...task import Task
@@ -48,9 +46,6 @@ class CrossQLearner(SACLearner):
 
     def network_form(self) -> NetworkForm:
         return NetworkForm(self.hp, SoftHead(self.actions))
-
-    def due(self, number: int) -> tuple[bool, Tensor | None]:
-        return number % self.hp.policy_delay == 0, None
 
     def kernel(self) -> ActorCriticSteps | None:
         return ActorCriticSteps.covering(self, self.perceptrons)

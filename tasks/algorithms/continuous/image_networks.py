@@ -41,9 +41,8 @@ class CriticEncoder:
         self.filters, self.axes = encoder_for(hp, "features", image_shape), len(image_shape)
         self.dense = MLP("features.dense", [self.filters.features, FEATURES], hp.activation, last_gain=1.0)
         networks: list[Network] = [self.filters, self.dense]
-        self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
-        initialize(networks, self.parameters, seeds)
-        self.target.vector.copy_(self.parameters.vector)
+        self.parameters = initialize(networks, Parameters(shapes_of(networks), len(seeds), device), seeds)
+        self.target = self.parameters.copy()
 
     def __call__(self, tensors: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """Map images to features in [-1, 1].

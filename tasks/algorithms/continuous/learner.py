@@ -25,8 +25,9 @@ from ...envs import EnvSpec, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...experience.replay_buffer import Index
-from ...experience.returns import critic_loss_choice
-from ...experience.sequence_replay import REMEMBERS, Sequences
+from ...experience.returns import clipped_square, critic_loss_choice
+from ...experience.sequence_replay import Sequences, sequence_space
+from ...networks.dropout import Dropout
 from ...networks.encoders import encoder_choice, needs_encoder
 from ...networks.mlp import MLP, actor_layers, critic_layers
 from ...networks.optimizers import Clipped, network_spans, norms, optimizer_of, optimizer_space, schedule_space
@@ -36,7 +37,6 @@ from ...signals.replay_guidance import make_replay_guidance
 from ..off_policy import off_policy_space
 from ..off_policy_learner import OffPolicyLearner
 from .actions import NormalizedActions, SoftSample
-from .dropout import Dropout
 from .entropy import forbidden_entropy
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
@@ -118,12 +118,9 @@ def model_space(**more: Dimension) -> Space:
         critic_hidden=sizes(2, 65536, silent=True),
         layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
         activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
-        # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
-        # steps without gradients.
         memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
         encoder=encoder_choice(),  # for images; policy and critics share it, see `image_networks`
-        sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
-        burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
+        **sequence_space(),
         **more,
     )
 
@@ -218,7 +215,7 @@ class ActorCriticLearner(OffPolicyLearner):
         shape = (self.noise_rows * hp.batch_size, max(1, self.actions.continuous_dim))
         self.update_noise = Normals(self.keys("policy"), shape, self.device)
         self.noise = self.policy.noise(self.keys, hp.num_envs)
-        interval = vars(hp).get("target_update_interval")
+        interval, self.tau = (vars(hp).get(name) for name in ("target_update_interval", "tau"))
         self.targets_always_move = interval is None or bool((interval == 1).all())
         if rate := vars(hp).get("critic", SimpleNamespace(dropout=0.0)).dropout:
             units = (USES, self.policy.copies, hp.batch_size, sum(critic_layers(hp.model)))
@@ -244,7 +241,9 @@ class ActorCriticLearner(OffPolicyLearner):
     def explore(self, features: Tensor, position: int, noise: Noise | None = None) -> np.ndarray:
         """Return actions (P, N, ...); without a noise, with that of training."""
         outputs, z = self.policy.act(features)
-        return self.actions.act(outputs, *(noise or self.noise)(position, outputs, z))
+        drawn, uniforms = (noise or self.noise)(position, outputs, z)
+        actions = self.actions.greedy(outputs) if drawn is None else self.actions.act(outputs, drawn, uniforms)
+        return actions.cpu().numpy().astype(self.actions.row_type, copy=False)
 
     def end_episodes(self, ended: np.ndarray) -> None:
         super().end_episodes(ended)
@@ -290,7 +289,7 @@ class ActorCriticLearner(OffPolicyLearner):
         """
         moves_actor = number % vars(self.hp).get("policy_delay", 1) == 0
         if self.targets_always_move:
-            return moves_actor, self.hp.tau
+            return moves_actor, self.tau
         return moves_actor, self.hp.tau * (number % self.hp.target_update_interval.long() == 0)
 
     def subset(self, number: int) -> Tensor | None:
@@ -509,6 +508,5 @@ def squares(
         q = q.gather(-1, choices[:, None, :, None].expand(-1, q.shape[1], -1, 1))
     taken = q.squeeze(-1)
     errors = targets.unsqueeze(1) - taken
-    clipped = errors.detach().clamp(-limit, limit)
-    losses = (clipped * (errors - 0.5 * clipped)).sum(1)
+    losses = clipped_square(errors, limit).sum(1)
     return losses if weight is None else losses * weight, errors.detach(), taken.detach()

@@ -100,16 +100,12 @@ class ActorCritics(Stacked):
         of_critic: list[Network] = [self.critic_form, *self.cores[1:]]
         critic_seeds = [streams.seed_of(seed, "critic", twin) for seed in seeds for twin in range(form.copies)]
         self.critics = initialize(of_critic, Parameters(shapes_of(of_critic), len(critic_seeds), device), critic_seeds)
-        self.targets = Parameters(shapes_of(of_critic), len(critic_seeds), device)
+        self.targets, self.actor_target = self.critics.copy(), self.actor.copy() if form.target_actor else None
         self.actor_vector = self.actor.vector
         self.critic_vector, self.target_vector = (x.vector.view(members, -1) for x in (self.critics, self.targets))
-        self.target_vector.copy_(self.critic_vector)
         self.followers, self.learned = [(self.target_vector, self.critic_vector)], {"critic": self.critics}
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
-        self.actor_target: Parameters | None = None
-        if form.target_actor:
-            self.actor_target = Parameters(shapes_of(of_actor), members, device)
-            self.actor_target.vector.copy_(self.actor_vector)
+        if self.actor_target is not None:
             self.tensors["actor_target"] = self.actor_target.vector
             self.followers.append((self.actor_target.vector, self.actor_vector))
 

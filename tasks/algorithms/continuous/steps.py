@@ -60,7 +60,8 @@ class ActorCriticSteps(CompiledSteps):
             *(x.numpy() for x in (policy.critic_vector, self.critics.gradient)),
         )
         numbers, choices, sizes = (np.array(x, np.int64) for x in (*actions.columns, actions.sizes))
-        form = ActionForm(actions.middle, actions.half, numbers, choices, sizes, actions.num_discrete)
+        units = actions.units
+        form = ActionForm(units.middle.numpy(), units.half.numpy(), numbers, choices, sizes, actions.num_discrete)
         none = torch.zeros(shape[0], 2) if smoothing is None else smoothing
         soft, heard = isinstance(policy.head, SoftHead), heard or policy.copies
         critics = CriticForm(soft, np.float32(learner.limit), kept, heard, mean, none.numpy())

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ....spaces import integer
+from ...experience.returns import clipped_square
 from ...task import Task
 from .actions import SoftNumbers, SoftSample, soft_head
 from .entropy import entropy_space
@@ -74,9 +75,8 @@ class TQCLearner(SACLearner):
         targets = reward.unsqueeze(-1) + batch["discount"].unsqueeze(-1) * mixture
         levels = (torch.arange(hp.quantiles, device=q.device) + 0.5) / hp.quantiles
         errors = targets.unsqueeze(2) - mixed(q).unsqueeze(3)  # (P, B, c m, t)
-        small = errors.detach().clamp(-1, 1)
-        huber = small * (errors - 0.5 * small)
-        losses = ((levels.repeat(hp.critics).unsqueeze(-1) - (errors < 0).float()).abs() * huber).flatten(2).mean(-1)
+        weights = (levels.repeat(hp.critics).unsqueeze(-1) - (errors < 0).float()).abs()
+        losses = (weights * clipped_square(errors, 1.0)).flatten(2).mean(-1)
         weight, means = batch.get("weight", mask), q.detach().mean(-1)  # (P, c, B)
         losses = losses if weight is None else losses * weight
         value = masked(mixed(q.detach()), mask).flatten(1).mean(1)

@@ -25,8 +25,8 @@ from ...envs import EnvSpec, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
-from ...experience.returns import critic_loss_choice
-from ...experience.sequence_replay import REMEMBERS, Sequences
+from ...experience.returns import clipped_square, critic_loss_choice
+from ...experience.sequence_replay import Sequences, sequence_space
 from ...networks.encoders import Unlearned, encoder_choice
 from ...networks.masked_logits import FORBIDDEN, allowed_in
 from ...networks.optimizers import norms, optimizer_of, optimizer_space, schedule_space
@@ -77,11 +77,8 @@ def model_space() -> Space:
         activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
         dueling=categorical(False, True, default=False, structural=True),
         encoder=encoder_choice(),
-        # With a recurrent core, a batch consists of sequences of `sequence_length` steps, each after `burn_in`
-        # steps without gradients.
         memory=categorical("none", "lstm", "gru", default="none", **rest),
-        sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
-        burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
+        **sequence_space(),
         noisy=categorical(False, True, default=False, **rest, help="explore by noise in the weights (noisy networks)"),
         noisy_std=real(
             0.1,
@@ -237,8 +234,7 @@ class DQNLearner(OffPolicyLearner):
         if self.distribution is None:
             taken = values.q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
             errors = self.targets(batch, values) - taken
-            clipped = errors.detach().clamp(-self.limit, self.limit)
-            losses = clipped * (errors - 0.5 * clipped)
+            losses = clipped_square(errors, self.limit)
             return (losses if weight is None else losses * weight).mean(1), errors.detach()
         taken, target = taken_of(values.q, batch["action"]), taken_of(values.target, self.next_actions(batch, values))
         losses, errors = self.distribution.losses(taken, self.total_reward(batch), batch["discount"], target)

@@ -86,9 +86,8 @@ class QNetwork(Stacked):
         self.noise_size = sum(head.noise_size for head in self.heads if isinstance(head, NoisyMLP))
         networks: list[Network] = [*trunk, *self.heads]
         self._capturable = hp.model.encoder in ENCODERS
-        self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
-        initialize(networks, self.parameters, seeds)
-        self.target.vector.copy_(self.parameters.vector)
+        self.parameters = initialize(networks, Parameters(shapes_of(networks), len(seeds), device), seeds)
+        self.target = self.parameters.copy()
         self.tensors = {"vector": self.parameters.vector, "target": self.target.vector}
         self._views, self._leaves, self._target_views = (
             (tensors, [head.layers(tensors) for head in self.heads])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...rng import tensors
-from ...rng.streams import Bits
+from ..rng import tensors
+from ..rng.streams import Bits
 
 LEVELS = 1 << 16  # a rate of dropout is a multiple of 1 / LEVELS
 
