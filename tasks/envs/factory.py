@@ -15,13 +15,14 @@ from .agents.roster import roster_of
 from .agents.views import learner_space
 from .base.encode import Observations, Spaces
 from .base.envs import Envs
+from .base.failures import close_env
 from .base.masks import check_mask
 from .base.spec import EnvSpec, EnvSpecError
 from .classic.dynamics import MODELS
 from .classic.envs import classic_envs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
-from .gym.make import close_env, make_env
+from .gym.make import make_env
 from .gym.selftest import self_test
 from .gym.single_instance import take_turn
 from .gym.surroundings import guards_of

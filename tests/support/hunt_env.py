@@ -110,6 +110,30 @@ class Drawn(Hunt):
         return np.full((32, 32, 3), 10 * self.time, np.uint8)
 
 
+class Told(Hunt):
+    """A hunt whose info tells that hunters may not stay where they are."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        seen, infos = super().reset(seed, options)
+        return seen, self._told(infos)
+
+    def step(self, actions: dict[str, int]) -> Any:
+        assert all(action != 1 for agent, action in actions.items() if agent != "deer_0"), "info forbids it"
+        *results, infos = super().step(actions)
+        return *results, self._told(infos)
+
+    def _told(self, infos: dict[str, Any]) -> dict[str, Any]:
+        present = {agent: {"action_mask": np.array([1, agent == "deer_0", 1])} for agent in self.agents}
+        return {**infos, **present}
+
+
+class Unseeded(Hunt):
+    """A hunt whose reset takes no seed."""
+
+    def reset(self, options: Any = None) -> Any:  # type: ignore[override]
+        return super().reset(0, options)
+
+
 ODD = {"rewards": None, "text": "1", "large": 10**400}  # rewards
 
 
@@ -119,6 +143,8 @@ class Wrong(Hunt):
     def __init__(self, what: str = "reset"):
         super().__init__()
         self.what = what
+        if what == "raises":
+            raise RuntimeError("no licence")
         if what == "numbers":
             self.possible_agents: list[Any] = [0, 1]
         elif what == "twice":
@@ -127,12 +153,20 @@ class Wrong(Hunt):
             self.possible_agents = ["num_envs"]
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
+        if self.what == "too early":
+            raise RuntimeError("reset first")
         return {}[agent] if self.what == "space" else super().observation_space(agent)
+
+    def close(self) -> None:
+        if self.what == "close":
+            raise RuntimeError("the window is gone")
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         result = super().reset(seed, options)
         if self.what == "nobody":
             self.agents = []
+        elif self.what == "no agents":
+            del self.agents
         return result[0] if self.what == "reset" else result
 
     def step(self, actions: dict[str, int]) -> Any:

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from ...runtime.warning_filters import changed_filters
 from ..base.arrays import ENDS, NUMBERS, is_number
 from ..base.encode import Observations, size_of
-from ..base.info import find, number
-from ..base.masks import ALLOWS, MASK, legal, without_choice
-from ..base.spec import JOINT, EnvSpec, EnvSpecError
+from ..base.failures import check_reset, refusal
+from ..base.info import as_dict, find, number
+from ..base.masks import ALLOWS, CHOICES, MASK, OBSERVATION, beside_mask, legal, told_mask, without_choice
+from ..base.spec import IN_INFO, JOINT, EnvSpec, EnvSpecError, with_arrays
 from .grouping import grouped
 
 # Columns of an outcome: the agent's reward, whether its episode terminated or was truncated, whether it is present
@@ -44,6 +45,7 @@ IGNORED = {
     "pkg_resources is deprecated as an API": UserWarning,
 }
 ENTRIES = ("parallel_env", "env")  # functions of PettingZoo's modules
+RESET = "PettingZoo's reset(seed=None, options=None)"
 
 Space = spaces.Space[Any]
 Observation = dict[str, Any]
@@ -79,6 +81,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         Raises:
             EnvSpecError: the agents are not known beforehand, or one lacks a space.
         """
+        check_reset(env.unwrapped, spec, RESET, "draw all random numbers from np.random.default_rng(seed)")
         self.env, self.name, self.turns = env, spec.id, turns
         self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
@@ -96,6 +99,11 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.groups = grouped(self.agents, spec.behaviours, self.name)
         self.observed = [self._space("observation_space", agent) for agent in self.agents]
         self.acted = [self._space("action_space", agent) for agent in self.agents]
+        self.told: set[str] = set()  # agents whose masks stand in info
+        for slot, (agent, space) in enumerate(zip(self.agents, self.acted, strict=True)):
+            if spec.masks == IN_INFO and isinstance(space, CHOICES) and not masked(self.observed[slot]):
+                self.observed[slot] = beside_mask(self.observed[slot], space)
+                self.told.add(agent)
         self.blanks = [blank(space) for space in self.observed]
         self.masked = {agent for agent, space in zip(self.agents, self.observed, strict=True) if masked(space)}
         self.has_state, self.reports = spec.state, any(name.startswith(OWN_INFO) for name in spec.info)
@@ -119,7 +127,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     def _space(self, which: str, agent: str) -> Space:
         try:
             space = getattr(self.env, which)(agent)
-        except (LookupError, TypeError, AttributeError) as error:
+        except Exception as error:
             raise EnvSpecError(
                 f"{self.name}: {which}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
                 f"{error!r}"
@@ -162,13 +170,13 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         result = self.env.reset(seed=seed, options=None if options is None else dict(options))
         observations, infos = self._checked("reset", ("observations", "infos"), result)
         self.returns = dict.fromkeys(self.agents, 0.0)
-        if not self.env.agents:
+        if not getattr(self.env, "agents", None):
             raise EnvSpecError(
                 f"{self.name}: an episode begins with one agent or more, but after reset there is none in agents; list "
                 "those that are present"
             )
         first = self._outcomes((), [0.0] * len(self.agents), {}, {})
-        return self._observation(observations, first), self._with_returns(infos)
+        return self._observation(observations, infos, first), self._with_returns(infos)
 
     def _checked(self, method: str, parts: Sequence[str], result: Any) -> Sequence[Mapping[str, Any]]:
         """Return a result, checked to have a dict for each part."""
@@ -228,7 +236,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         outcomes = self._outcomes(before, numbers, terminated, truncated)
         over = not self.env.agents
         cut = over and bool(outcomes[:, TRUNCATED].any())
-        return self._observation(observations, outcomes), total, over and not cut, cut, self._with_returns(infos)
+        observation = self._observation(observations, infos, outcomes)
+        return observation, total, over and not cut, cut, self._with_returns(infos)
 
     def _check_absent(self, before: Sequence[str], rewards: Sequence[float]) -> None:
         """Raise EnvSpecError if an agent got a reward in its absence."""
@@ -322,12 +331,36 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             ]
         return outcomes
 
-    def _observation(self, observations: Mapping[str, Any], outcomes: NDArray[np.float32]) -> Observation:
+    def _observation(
+        self, observations: Mapping[str, Any], infos: Mapping[str, Any], outcomes: NDArray[np.float32]
+    ) -> Observation:
         if missing := [agent for agent in self.env.agents if agent not in observations]:
             raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {missing[0]!r} got none")
+        if self.told:
+            observations = self._beside_masks(observations, infos)
         self.seen = tuple(map(observations.get, self.agents, self.blanks))
         joint = {AGENTS: self.seen, OUTCOMES: outcomes}
         return joint | {STATE: self._state().reshape(-1)} if self.has_state else joint
+
+    def _beside_masks(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
+        """Return observations beside the masks that infos tell.
+
+        Agents that have left, or wait for their turns, need none.
+        """
+        joined, acting = dict(observations), self._acting()
+        for slot, agent in enumerate(self.agents):
+            if agent not in self.told or agent not in observations:
+                continue
+            mask = as_dict(infos.get(agent), self.name).get(MASK)
+            if mask is None and agent in acting:
+                raise EnvSpecError(
+                    f"{self.name}: the info of an agent that acts has an {MASK} after every reset and step, but that "
+                    f'of {agent!r} has none; add it, or leave out "masks"'
+                )
+            subject = f"{self.name}, {agent}"
+            told = self.blanks[slot][MASK] if mask is None else told_mask(mask, self.acted[slot], subject)
+            joined[agent] = {MASK: told, OBSERVATION: observations[agent]}
+        return joined
 
     def _check_names(self, entry: str, names: Any) -> None:
         if not self.known.issuperset(names):
@@ -389,11 +422,13 @@ def make_joint(spec: EnvSpec) -> JointEnv:
         raise EnvSpecError(f"{spec.id} needs PettingZoo: pip install 'rekindle-rl[pettingzoo]' ({error})") from error
     try:
         with changed_filters(IGNORED):
-            env = _maker(spec, (ParallelEnv, AECEnv))(**deepcopy(dict(spec.kwargs)))
+            env = _maker(spec, (ParallelEnv, AECEnv))(**with_arrays(deepcopy(spec.kwargs)))
     except EnvSpecError:
         raise
-    except (TypeError, ValueError, AssertionError, ImportError) as error:
-        raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
+    except ImportError as error:
+        raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}") from error
+    except Exception as error:
+        raise refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error, spec.kwargs) from error
     if isinstance(env, ParallelEnv):
         return JointEnv(env, spec, turns=False)
     if not isinstance(env, AECEnv):

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from ....spaces.errors import near
 from ...errors import UnsupportedSpace
+from ..base.failures import close_env
 from ..base.spec import EnvSpec, EnvSpecError
 from .adapter import make_joint
 from .grouping import grouped
@@ -91,4 +92,4 @@ def roster_of(spec: EnvSpec) -> Roster:
             )
         return Roster(env.agents, behaviours, env.turns, slots_of, learning)
     finally:
-        env.close()
+        close_env(env, spec)

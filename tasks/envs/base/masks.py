@@ -140,6 +140,31 @@ def legal(action: Any, mask: Any, space: Space) -> Any:
     return (values + first).reshape(np.shape(action)).astype(space.dtype)[()]
 
 
+def beside_mask(observation: Space, action: Space) -> spaces.Dict:
+    """Return the space of observations beside masks of actions."""
+    sizes = sizes_of_choices(action)
+    width = 2 * len(sizes) if isinstance(action, spaces.MultiBinary) else sum(sizes)
+    return spaces.Dict({MASK: spaces.Box(0, 1, (width,), np.int8), OBSERVATION: observation})
+
+
+def told_mask(mask: Any, space: Space, subject: str) -> NDArray[np.int8]:
+    """Return a told mask in the form of `beside_mask`.
+
+    A method or info tells it.
+
+    Raises:
+        UnsupportedSpace: it does not fit the actions.
+    """
+    if isinstance(mask, tuple):
+        mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
+    mask = np.asarray(mask).reshape(-1)
+    if isinstance(space, spaces.MultiBinary) and len(mask) == len(sizes_of_choices(space)):
+        mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)
+    check_mask(len(mask), space, subject)
+    allowed: NDArray[np.int8] = (mask > 0.5).astype(np.int8)
+    return allowed
+
+
 class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
     """A stateless wrapper that puts a mask into the observation."""
 
@@ -153,11 +178,7 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
         """
         super().__init__(env)
         self.name, self.method = spec.id, method
-        space = env.action_space
-        sizes = sizes_of_choices(space)
-        self.wide = 2 * len(sizes) if isinstance(space, spaces.MultiBinary) else sum(sizes)
-        masks = spaces.Box(0, 1, (self.wide,), np.int8)
-        self.observation_space = spaces.Dict({MASK: masks, OBSERVATION: env.observation_space})
+        self.observation_space = beside_mask(env.observation_space, env.action_space)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         observation, info = reset_result(self.env.reset(seed=seed, options=options), self.name)
@@ -171,13 +192,7 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
         mask = self.env.get_wrapper_attr(METHOD)() if self.method else as_dict(info, self.name).get(MASK)
         if mask is None:
             raise EnvSpecError(f"{self.name}: info has an {MASK} after every reset and step, but it was missing once")
-        if isinstance(mask, tuple):
-            mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
-        mask = np.asarray(mask).reshape(-1)
-        if len(mask) * 2 == self.wide and isinstance(self.env.action_space, spaces.MultiBinary):
-            mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)
-        check_mask(len(mask), self.env.action_space, self.name)
-        return {MASK: (mask > 0.5).astype(np.int8), OBSERVATION: observation}
+        return {MASK: told_mask(mask, self.env.action_space, self.name), OBSERVATION: observation}
 
 
 class LegalActions(gym.Wrapper[Any, Any, Any, Any]):

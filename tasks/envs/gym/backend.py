@@ -24,9 +24,10 @@ from ..base.arrays import ENDS, NUMBERS
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
+from ..base.failures import close_env
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
-from .make import Env, begin_episode, close_env, make_drawn, make_env, of_reset
+from .make import Env, begin_episode, make_drawn, make_env, of_reset
 from .rewards import check_step
 from .surroundings import UNGUARDED, Guards
 

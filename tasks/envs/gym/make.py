@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -11,18 +10,17 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import Parameter, signature
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.wrappers import TimeLimit
 
-from ...errors import EnvironmentFailed, is_lack_of_memory
 from ...runtime.warning_filters import changed_filters
 from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
+from ..base.failures import check_reset, refusal
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
@@ -90,14 +88,14 @@ def _made(spec: EnvSpec, generators: Sequence[str]) -> Env:
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {why}{advice(spec)}") from error
         except Exception as error:
             what = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
-            raise _refusal(what, error, _has_lists(spec.kwargs), cure(spec, error)) from error
+            raise refusal(what, error, spec.kwargs, cure(spec, error)) from error
         try:
             if not is_joint(spec):
                 _check_version(env, spec)
             for wrapper in spec.wrappers:
                 env = _wrap(env, wrapper, spec)
             _check_spaces(env, spec)
-            _check_reset(env, spec)
+            _check_resets(env, spec)
         except BaseException:
             with suppress(Exception):  # the first error counts
                 env.close()
@@ -252,19 +250,10 @@ def _own_spaces(env: Any) -> None:
             setattr(env, name, deepcopy(space))
 
 
-def _check_reset(env: Any, spec: EnvSpec) -> None:
+def _check_resets(env: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless environment and wrappers have Gymnasium's reset."""
-    needed = ("seed", "options")  # Gymnasium's wrappers pass both
     while True:
-        arguments = signature(env.reset).parameters.values()
-        names = {argument.name for argument in arguments}
-        for name in needed:
-            if name not in names and not any(argument.kind is Parameter.VAR_KEYWORD for argument in arguments):
-                raise EnvSpecError(
-                    f"{spec.id}: environments have Gymnasium's reset(*, seed=None, options=None), which makes episodes "
-                    f"repeatable, but that of {type(env).__name__} has no {name}; add it, and begin with "
-                    f"super().reset(seed=seed)"
-                )
+        check_reset(env, spec, "Gymnasium's reset(*, seed=None, options=None)", "begin with super().reset(seed=seed)")
         if not isinstance(env, gym.Wrapper):
             return
         env = env.env
@@ -286,45 +275,8 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
         wrapped: Env = make(env, **with_arrays(deepcopy(wrapper["kwargs"])))
     except Exception as error:
         what = f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}"
-        raise _refusal(what, error, _has_lists(wrapper["kwargs"])) from error
+        raise refusal(what, error, wrapper["kwargs"]) from error
     return wrapped
-
-
-def close_env(env: Env, spec: EnvSpec) -> None:
-    """Close an environment; raise EnvironmentFailed if its own code fails."""
-    try:
-        env.close()
-    except Exception as error:
-        raise EnvironmentFailed(f"{spec.id}: its close() raised {type(error).__name__}: {error}") from error
-
-
-def _has_lists(kwargs: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, list) for value in kwargs.values())
-
-
-def _refusal(what: str, error: Exception, lists: bool = False, remedy: str = "") -> Exception:
-    """Return the error to raise for an exception in a constructor.
-
-    EnvSpecError means that the arguments are wrong. EnvironmentFailed may pass, and is retried.
-
-    Args:
-        what: what failed.
-        error: the exception.
-        lists: whether an argument is a list.
-        remedy: what to do if the arguments are wrong.
-    """
-    if is_lack_of_memory(error):
-        return error
-    if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
-        remedy = remedy or ('; if a list should be a NumPy array, write {"array": [...]}' if lists else "")
-        return EnvSpecError(f"{what}: {str(error) or _place_of(error)}{remedy}")
-    return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {error}")
-
-
-def _place_of(error: Exception) -> str:
-    """Return the type of an error, and the line that raised it."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} ({frame.filename}, line {frame.lineno}: {frame.line})"
 
 
 def register_atari(spec: EnvSpec) -> None:

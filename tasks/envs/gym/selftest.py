@@ -29,12 +29,13 @@ from ..base import info
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
+from ..base.failures import close_env
 from ..base.masks import with_legal_actions
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import watched_generators
 from .clock import SHIFT, clock_ahead
-from .make import Env, begin_episode, close_env, make_drawn, make_env, of_reset
+from .make import Env, begin_episode, make_drawn, make_env, of_reset
 from .rewards import check_step
 from .single_instance import take_turn
 from .surroundings import guards_of, stopped

@@ -22,7 +22,7 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.agents.adapter import make_joint
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
-from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.errors import EnvironmentFailed, UnsupportedSpace
 from rekindle.tasks.evaluation import measure_episodes
 from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.lockstep import Lockstep
@@ -370,6 +370,8 @@ def play_wrong(what: str) -> None:
             "an agent leaves in the step in which it .*, but 'deer_0' has done so and is still listed; remove it",
         ),
         ("listed twice", r"agents lists each present agent once, but it is .*'deer_0', 'deer_0'\]; remove"),
+        ("too early", r"observation_space\(agent\) returns .* for 'hunter_0': RuntimeError\('reset first'\)"),
+        ("no agents", "an episode begins with one agent or more, but after reset there is none in agents; list"),
         ("nobody", "an episode begins with one agent or more, but after reset there is none in agents; list"),
         ("numbers", r"agents have names, each one another string, but possible_agents is \[0, 1\]; name them"),
         ("twice", "agents have names, each one another string, but possible_agents is .'hunter_0', 'hunter_0'.; name"),
@@ -383,6 +385,30 @@ def play_wrong(what: str) -> None:
 def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"pettingzoo/hunt_env:Wrong: {words}"):
         play_wrong(what)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("raises", r"cannot be made with kwargs {'what': 'raises'}: its constructor raised RuntimeError: no licence"),
+        ("close", r": its close\(\) raised RuntimeError: the window is gone"),
+    ],
+)
+def test_errors_of_an_environments_code_are_named(what: str, words: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=f"pettingzoo/hunt_env:Wrong ?{words}"):
+        Behaviours({"id": "pettingzoo/hunt_env:Wrong", "kwargs": {"what": what}}).init()
+
+
+def test_masks_that_info_tells_are_obeyed() -> None:
+    env = {"id": "pettingzoo/hunt_env:Told", "masks": "info"}
+    task = Behaviours(env, seed=0).init(**SMALL)
+    task.fit(2)  # the environment refuses what they forbid
+    roster = roster_of(task.env)
+    assert roster.behaviours["hunter"].observation["action_mask"].shape == (3,)
+    seen = {"observation": np.zeros(1, np.float32), "action_mask": np.array([0, 0, 1], np.int8)}
+    assert task.act({"hunter_1": seen}) == {"hunter_1": 2}
+    with pytest.raises(EnvSpecError, match=r"has an action_mask after every reset .* that of 'hunter_0' has none; add"):
+        Behaviours({**env, "id": HUNT}, seed=0).init(**SMALL).fit(1)
 
 
 def test_agents_that_always_act_learn_without_weights() -> None:
@@ -522,6 +548,12 @@ def test_agents_act_by_name() -> None:
         ({"id": HUNT, "teams": {"all": ["hunter_0"]}}, {}, ValueError, "every agent has a team, but hunter_1, deer_0"),
         ({"id": HUNT, "behaviours": {"all": ["hunter_0"]}}, {}, ValueError, "hunter_1, deer_0 is in none"),
         ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
+        (
+            "pettingzoo/hunt_env:Unseeded",
+            {},
+            EnvSpecError,
+            r"PettingZoo's reset\(seed=None, .* Unseeded has no seed; add",
+        ),
         ("pettingzoo/hunt_env:make_anything", {}, ValueError, r"write def make_anything\(...\) -> ParallelEnv"),
         ("pettingzoo/hunt_env:Nothing", {}, ValueError, "must name an environment that can be imported"),
     ],

@@ -9,8 +9,8 @@ import torch
 from rekindle import SAC, TD3, TQC
 from rekindle.spaces import SpaceError, unflatten
 from rekindle.tasks import load
-from rekindle.tasks.networks.dropout import Dropout
 from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
+from rekindle.tasks.networks.dropout import Dropout
 from rekindle.tasks.networks.mlp import Parameters, initialize
 from rekindle.tasks.networks.residual import ResidualMLP
 from rekindle.tasks.rng import streams
