@@ -12,6 +12,7 @@ LOWER_RATES = "try a lower learning rate"  # cure of what diverges, unless the e
 LAST_LINES = "; its last lines:\n"  # before what a program printed, in a message
 INEXACT, ADVICE = "inexact", "advice"  # events of a task, each with a list of texts under the same name
 PLAYED = "played"  # event of a task: its environment, and the digest of the episodes that its self-test played
+RAISED_BY = "rekindle_environment"  # attribute of exceptions
 LARGEST = 1e300  # size of a metric or result; sums and differences of larger ones would be infinite
 _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
 
@@ -26,6 +27,16 @@ def is_lack_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY)
 
 
+def mark_environment(error: BaseException, id: str) -> None:
+    """Note on an exception which environment's code has raised it."""
+    vars(error).setdefault(RAISED_BY, id)
+
+
+def environment_of(error: BaseException) -> str:
+    """Return the id of the environment whose code raised, or ""."""
+    return str(vars(error).get(RAISED_BY, ""))
+
+
 def other_episodes(id: str, than: str) -> str:
     """Return why an environment is not the same in all processes.
 
@@ -33,8 +44,8 @@ def other_episodes(id: str, than: str) -> str:
     """
     return (
         f"{id}: equal seeds and actions lead to other episodes than {than}; unless its code, a version or the machine "
-        "has changed, its module draws values when it is imported, or reads what differs between processes; give it "
-        "these values as kwargs"
+        "has changed, its module or class draws values once, as on import, or reads what differs between processes; "
+        "give it these values as kwargs"
     )
 
 

@@ -215,7 +215,7 @@ def _run(arguments: Namespace) -> int:
 
 def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
-    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError
+    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError, environment_of
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
 
@@ -225,7 +225,7 @@ def _explain(error: BaseException) -> int:
         return _say(f"{error}; or run the same command with --use-previous", FAILED)
     if not isinstance(error, TaskError) and is_environment(error):
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"the environment's own code raised {type(error).__name__}: {error}"
+        what = f"{environment_of(error)}: the environment's own code raised {type(error).__name__}: {error}"
         return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {error}", USAGE)

@@ -477,6 +477,8 @@ class Wrong(Drift):
             next(iter(()))
         if wrong == "shape":
             return np.zeros(3, np.float32)
+        if wrong == "huge":
+            return np.array([1e300])
         if wrong == "gradient":
             return torch.zeros(1, requires_grad=True)
         self.wrong = wrong

@@ -235,9 +235,24 @@ def _writer(space: Space) -> Writer:
         array = np.asarray(value)
         if array.shape != space.shape and (broken := _broken_rule(space, array)) is not None:
             raise ValueError(f"it must {broken[0]}")
-        out[:] = array.reshape(-1)
+        if array.itemsize > out.itemsize:
+            _narrow(array, out)
+        else:
+            out[:] = array.reshape(-1)
 
     return flat
+
+
+@np.errstate(over="ignore")  # above 3e38 they become infinite, which is an error of its own
+def _narrow(array: Array, out: Array) -> None:
+    """Copy numbers that have more bytes."""
+    out[:] = array.reshape(-1)
+
+
+@np.errstate(over="ignore")
+def _join(arrays: list[Array], out: Array) -> None:
+    """Copy the numbers of all arrays, as `_narrow` does."""
+    np.concatenate(arrays, axis=None, out=out, casting="unsafe")
 
 
 def is_text(space: Space) -> bool:
@@ -318,7 +333,7 @@ def _write_parts(parts: list[tuple[Path, Writer, slice]], space: Space) -> Write
         arrays: list[Any] = []
         gather(value, arrays)
         if {*map(type, arrays)} == {np.ndarray} and [array.shape for array in arrays] == shapes:
-            np.concatenate(arrays, axis=None, out=out, casting="unsafe")
+            _join(arrays, out)
         else:
             write(value, out)
 

@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
+from types import CodeType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -45,7 +47,66 @@ GENERATORS = {
 # What differs between processes; NumPy's generators and `secrets` read the second.
 DIFFERS = (os, "urandom"), (random, "_urandom"), (time, "time"), (time, "time_ns")
 SEEDS = (random, "seed"), (random.Random, "seed")  # they read it if there is no seed
-suspects: set[str] = set()  # modules that read it when they were imported
+suspects: set[str] = set()  # modules that may keep what they have read of it
+Place = tuple[tuple[CodeType, int], ...]  # lines of code that are being executed, the innermost first
+firsts: dict[str, set[Place]] = {}  # where the first constructor of an environment has read it, by the id
+
+
+@dataclass(eq=False)
+class Reads:
+    """Reads of what differs between processes, by an environment's code.
+
+    Attributes:
+        on_import: whether a module that was being imported has read it.
+        places: where else it was read.
+    """
+
+    on_import: bool = False
+    places: set[Place] = field(default_factory=set)
+
+
+_noting: list[Reads] = []  # those that are being noted
+
+
+@contextmanager
+def noted_reads() -> Iterator[Reads]:
+    """Note reads of `DIFFERS`."""
+    reads = Reads()
+    with ExitStack() as stack:
+        for module, name in () if _noting else DIFFERS + SEEDS:
+            usual = getattr(module, name)
+            setattr(module, name, _noting_calls_of(usual))
+            stack.callback(setattr, module, name, usual)
+        _noting.append(reads)
+        stack.callback(_noting.remove, reads)
+        yield reads
+
+
+def _noting_calls_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def noted(*values: Any, **named: Any) -> Any:
+        if _noting:  # `from time import time` keeps this function for ever
+            seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
+            if not seeds or function.__name__ != "seed":
+                _note_read()
+        return function(*values, **named)
+
+    return noted
+
+
+def _note_read() -> None:
+    """Note that code of an environment reads what differs."""
+    frame, place = sys._getframe(2), list[tuple[CodeType, int]]()
+    while not frame.f_globals.get("__name__", "").startswith("rekindle."):
+        place.append((frame.f_code, frame.f_lineno))
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    for reads in _noting:
+        if any(code.co_name == "<module>" for code, _ in place):
+            reads.on_import = True
+        elif place:
+            reads.places.add(tuple(place))
 
 
 @contextmanager
@@ -58,46 +119,39 @@ def first_import(modules: Collection[str]) -> Iterator[None]:
     if all(name in sys.modules for name in modules):
         yield
         return
-    read, importing = False, True
-
-    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def noted(*values: Any, **named: Any) -> Any:
-            nonlocal read
-            if importing and not read and _is_importing():  # `from time import time` keeps this function for ever
-                seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
-                read = not seeds or function.__name__ != "seed"
-            return function(*values, **named)
-
-        return noted
-
-    with ExitStack() as stack:
-        stack.enter_context(watched_generators(set()))
-        for module, name in DIFFERS + SEEDS:
-            usual = getattr(module, name)
-            setattr(module, name, noting(usual))
-            stack.callback(setattr, module, name, usual)
+    with watched_generators(set()), noted_reads() as reads:
         try:
             yield
         finally:
-            importing = False
-            if read:
+            if reads.on_import:
                 suspects.update(modules)
 
 
-def _is_importing() -> bool:
-    """Return whether a module that is being imported makes this call.
+@contextmanager
+def first_constructor(id: str) -> Iterator[None]:
+    """Seed global generators for a process's first environment; note other reads.
 
-    Constructors seed generators that the first reset seeds again.
+    Its class may keep what the constructor draws. See `note_kept`.
     """
-    frame = sys._getframe(2)
-    while not frame.f_globals.get("__name__", "").startswith("rekindle."):
-        if frame.f_code.co_name == "<module>":
-            return True
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return False
+    if id in firsts:
+        yield
+        return
+    with watched_generators(set()), noted_reads() as reads:
+        firsts[id] = reads.places
+        yield
+
+
+def note_kept(id: str, modules: Collection[str], before: Reads, again: Reads) -> None:
+    """Suspect modules that have read once what differs between processes.
+
+    Args:
+        id: id of the environment.
+        modules: its modules.
+        before: reads of its first episodes.
+        again: reads of the same episodes in new environments; what these read, the comparison of the episodes tests.
+    """
+    if (firsts.get(id, set()) | before.places) - again.places:
+        suspects.update(modules)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ..base.failures import check_reset, refusal
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
-from .chance import OwnGenerators, first_import
+from .chance import OwnGenerators, first_constructor, first_import
 from .packages import advice, cure, register
 from .restarts import RestartOnError
 from .rewards import WeightedReward
@@ -59,7 +59,7 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
         return RestartOnError(spec, partial(make_env, replace(spec, on_error="", info={}), generators))
     if spec.id.startswith("ALE/") or "NoFrameskip-" in spec.id:
         register_atari(spec)
-    with first_import(spec.modules):
+    with first_import(spec.modules), first_constructor(spec.id):
         return _made(spec, generators)
 
 

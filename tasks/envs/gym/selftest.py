@@ -33,7 +33,7 @@ from ..base.failures import close_env
 from ..base.masks import with_legal_actions
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
-from .chance import watched_generators
+from .chance import note_kept, noted_reads, watched_generators
 from .clock import SHIFT, clock_ahead
 from .make import Env, begin_episode, make_drawn, make_env, of_reset
 from .rewards import check_step
@@ -329,9 +329,12 @@ def _compare(trial: _Trial, draw: int) -> Restore:
     plan = _plan(used, trial.spec, draw)
     if any(name.startswith(KWARGS) for name in trial.spec.parameters):
         return _of_drawn(trial, used, plan[:EPISODES])
-    ahead, reverse = _in_turns(trial, plan, plan[::-1])
+    with noted_reads() as first_reads:
+        ahead, reverse = _in_turns(trial, plan, plan[::-1])
     back = reverse[::-1]
-    alone = [_alone(trial, episode) for episode in plan[:EPISODES]]
+    with noted_reads() as later_reads:
+        alone = [_alone(trial, episode) for episode in plan[:EPISODES]]
+    note_kept(trial.spec.id, trial.spec.modules, first_reads, later_reads)
     trial.played = sha256(repr(alone).encode()).hexdigest()[:12]
     pairs = [*zip(ahead, back, strict=True), *zip(ahead, alone, strict=False)]
     differ = [i % len(plan) for i, (one, two) in enumerate(pairs) if _difference(one, two) is not None]

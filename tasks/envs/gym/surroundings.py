@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium as gym
 import numpy as np
 
-from ...errors import EnvironmentFailed
+from ...errors import EnvironmentFailed, mark_environment
 from ...runtime.jax_threads import one_jax_thread
 from ...runtime.progress import mark_step, simulating
 from ...runtime.watcher import set_limits
@@ -76,8 +76,7 @@ class Guard:
             self.leave([setting.get() for setting in self.settings])
             self.contexts.close()
         self.depth -= 1
-        if isinstance(error, StopIteration):
-            raise stopped(self.id) from error
+        _explain(error, self.id)
 
     def leave_inference(self) -> None:
         """Leave the learner's modes, in which tensors have no gradients."""
@@ -134,8 +133,14 @@ class SteppingGuard:
         if self.limits is not None:
             set_limits(*self.limits)
         self.guard.depth -= 1
-        if isinstance(error, StopIteration):
-            raise stopped(self.guard.id) from error
+        _explain(error, self.guard.id)
+
+
+def _explain(error: BaseException | None, id: str) -> None:
+    if isinstance(error, StopIteration):
+        raise stopped(id) from error
+    if error is not None:
+        mark_environment(error, id)
 
 
 def stopped(id: str) -> EnvironmentFailed:

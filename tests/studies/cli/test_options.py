@@ -181,7 +181,7 @@ def test_an_error_in_an_environments_code_is_reported_with_its_place(sqlite_url:
     spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": "fuel"}})
     status, out, errors = cli("tune", "ppo", spec, "--storage", sqlite_url)
     assert (status, out, errors.count("\n")) == (1, "", 1)
-    assert "the environment's own code raised ValueError: there is no fuel (" in errors
+    assert "own_envs:Faulty-v0: the environment's own code raised ValueError: there is no fuel (" in errors
     assert "own_envs.py, line " in errors
 
 
@@ -189,7 +189,7 @@ def test_an_exception_that_quotes_megabytes_is_shortened(sqlite_url: str, cli: C
     spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": "quote"}})
     status, out, errors = cli("tune", "ppo", spec, "--storage", sqlite_url)
     assert (status, out, errors.count("\n")) == (1, "", 1)
-    assert "the environment's own code raised ValueError: no such map: ####" in errors
+    assert "own_envs:Faulty-v0: the environment's own code raised ValueError: no such map: ####" in errors
     assert "#### ... ####" in errors
     assert "own_envs.py, line " in errors
     assert len(errors) < 10_000

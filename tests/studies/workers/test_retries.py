@@ -115,7 +115,7 @@ def test_a_training_that_its_environment_ends_has_failed(
     settings = [f"--set={name}={value}" for name, value in TINY.items()]
     assert main(["train", "ppo", "Flaky-v0", "--epochs", "1", *settings]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert f"the environment's own code raised {type(error).__name__}: {error}" in said
+    assert f"Flaky-v0: the environment's own code raised {type(error).__name__}: {error}" in said
     assert "test_retries.py, line" in said
 
 

@@ -278,6 +278,7 @@ def test_settings_that_an_environment_changes_do_not_reach_the_learner(at: str) 
         ("no reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned None; return an info"),
         ("long reset", r"reset returns \(observation, info\), as Gymnasium's does, but it returned \(array"),
         ("large", "gave a reward that is not finite in 32 bits"),
+        ("huge", "gave an observation that is not finite in 32 bits"),
     ],
 )
 @pytest.mark.parametrize("after", [0, 600])

@@ -1,8 +1,9 @@
-"""Modules that draw values when they are imported, so that an environment may be another one in each process."""
+"""Modules and classes that draw values once, so that an environment may be another one in each process."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import rekindle
 from rekindle import PPO, EnvSpec, Store
 from rekindle.studies.engine.json_views import task_view
 from rekindle.tasks.envs.factory import spaces_of
-from rekindle.tasks.envs.gym.chance import suspects
+from rekindle.tasks.envs.gym.chance import firsts, suspects
 from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.processes.agreement import compared
 from rekindle.tasks.runtime.fingerprint import InexactWarning
@@ -29,6 +30,7 @@ def drawn_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
     forget()
     suspects.clear()
+    firsts.clear()
 
 
 def forget() -> None:
@@ -49,8 +51,9 @@ def trained(source: str, epochs: int, **given: Any) -> Task:
 
 @pytest.fixture
 def not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "drawn_envs", raising=False)
-    monkeypatch.delitem(gym.registry, "drawn/Scaled-v0", raising=False)
+    for module, id in (("drawn_envs", "drawn/Scaled-v0"), ("kept_envs", "drawn/Kept-v0")):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.delitem(gym.registry, id, raising=False)
 
 
 @pytest.mark.usefixtures("not_imported")
@@ -66,6 +69,30 @@ def test_an_environment_whose_import_reads_what_differs_between_processes_is_lab
         [label] = task.inexact
         assert label.startswith(OTHERS.format(place))
         assert task.state_dict()["learner"]["envs"]["inexact"] == [label]
+
+
+@pytest.mark.usefixtures("not_imported")
+@pytest.mark.parametrize("imported", [False, True])
+@pytest.mark.parametrize(
+    ("source", "at", "exact"),
+    [
+        ("entropy", "constructor", False),
+        ("entropy", "reset", False),
+        ("entropy", "each", True),
+        ("global", "constructor", True),
+        ("global", "reset", True),
+    ],
+)
+def test_a_value_that_a_class_draws_once_is_labelled_unless_all_processes_draw_alike(
+    source: str, at: str, exact: bool, imported: bool
+) -> None:
+    if imported:
+        import_module("kept_envs")
+    task = PPO(EnvSpec("kept_envs:drawn/Kept-v0", kwargs={"source": source, "at": at})).init(**SMALL)
+    task.fit(1)
+    expected = OTHERS.replace("drawn_envs:drawn/Scaled", "kept_envs:drawn/Kept").format("in another process")
+    assert [label.startswith(expected) for label in task.inexact] == [True] * (not exact)
+    assert ("kept_envs" in suspects) == (not exact)
 
 
 @pytest.fixture

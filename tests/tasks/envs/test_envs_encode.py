@@ -259,3 +259,12 @@ def test_codes_are_scaled_by_the_scale_that_their_environment_gets() -> None:
     assert is_scaled(space)
     with pytest.raises(EnvSpecError, match="scale is the largest value of images"):
         with_scale(spaces.Discrete(2), 10, "Test-v0")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_numbers_above_those_of_32_bits_become_infinite_without_a_warning(parts: int) -> None:
+    box, huge = spaces.Box(-np.inf, np.inf, (2,), np.float64), np.array([1e300, -1.0])
+    observations = Observations(spaces.Tuple([box] * parts) if parts > 1 else box, "env")
+    out = np.zeros(observations.shape, np.float32)
+    observations.write((huge,) * parts if parts > 1 else huge, out)
+    assert out.tolist() == [np.inf, -1.0] * parts

@@ -1,0 +1,36 @@
+"""Environments whose class draws a value once, and keeps it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from faulty_envs import Drift
+
+
+class Kept(Drift):
+    """Observations are scaled by a value that the class keeps, drawn in the first call of the method `at`."""
+
+    scale: float | None = None
+
+    def __init__(self, source: str, at: str) -> None:
+        self.source, self.at = source, at
+        self.own = np.random.default_rng()  # of each instance, without an effect
+        self.draw("constructor")
+
+    def draw(self, at: str) -> None:
+        if self.at in (at, "each") and (self.scale is None or self.at == "each"):
+            entropy = random.SystemRandom().random() if self.source == "entropy" else np.random.random()
+            type(self).scale = entropy if self.at != "each" else 1.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.draw("reset")
+        return super().reset(seed=seed)
+
+    def show(self) -> Any:
+        return super().show() * np.float32(self.scale)
+
+
+gym.register("drawn/Kept-v0", Kept)
