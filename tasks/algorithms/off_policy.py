@@ -39,6 +39,11 @@ from ..signals.replay_guidance import check_replay_guidance, replay_guidance_spa
 OBSERVATIONS = ("obs", "next_obs")
 
 
+def updates_choice(default: int) -> Dimension:
+    """Return the hyperparameter of the gradient steps of an iteration."""
+    return ordinal(1, 2, 4, 8, default=default, accept=(1, 1_000_000), structural=True)
+
+
 def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
     """Return the hyperparameters that all off-policy algorithms share.
 
@@ -65,7 +70,7 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
         "refill_interval": integer(0, 10**9, default=0, structural=True, search=False),
         "use_trained_policy_for_refill": categorical(False, True, default=False, structural=True, search=False),
         "num_steps": ordinal(1, 2, 4, 8, default=4, accept=(1, 1_000_000), structural=True),
-        "num_updates": ordinal(1, 2, 4, default=2, accept=(1, 1_000_000), structural=True),
+        "num_updates": updates_choice(2),
         "num_envs": integer(1, 65536, default=1, structural=True, search=False),
         "epoch_steps": integer(1, 10**9, default=4096, structural=True, search=False),
         "normalize_obs": categorical(False, True, default=False, structural=True, search=False),

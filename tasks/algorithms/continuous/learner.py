@@ -34,7 +34,7 @@ from ...networks.optimizers import Clipped, network_spans, norms, optimizer_of, 
 from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import make_replay_guidance
-from ..off_policy import off_policy_space
+from ..off_policy import off_policy_space, updates_choice
 from ..off_policy_learner import OffPolicyLearner
 from .actions import NormalizedActions, SoftSample
 from .entropy import forbidden_entropy
@@ -76,7 +76,7 @@ def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
         "buffer_size": integer(1, 10**9, default=1_000_000, structural=True, search=False),
         "batch_size": ordinal(64, 128, 256, 512, default=256, accept=(2, 65536), structural=True),
         "num_steps": ordinal(1, 2, 4, 8, default=1, accept=(1, 1_000_000), structural=True),
-        "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
+        "num_updates": updates_choice(1),
     }
     entries = {**first, **dict.fromkeys(more), **last, **more}
     return Space(**{name: entry for name, entry in entries.items() if entry is not None})

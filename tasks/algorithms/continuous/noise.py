@@ -62,11 +62,11 @@ def sde_space() -> dict[str, Dimension | Space]:
 
     Its noise is drawn every `sde_sample_freq` steps. `sde_std_init` is the initial standard deviation when all
     activations of the last hidden layer are 1 or -1. `sde_clip_mean` bounds the means before they are squashed, against
-    overflow, as in Stable-Baselines3.
+    overflow, as in Stable-Baselines3. Few environments need this noise, so that its prior probability is small.
     """
     use = {"use_sde": True}
     return {
-        "use_sde": categorical(False, True, default=False, structural=True, search=False),
+        "use_sde": categorical(False, True, default=False, structural=True, weights=(7, 1)),
         "sde_sample_freq": integer(1, 1_000_000, default=64, structural=True, search=False, when=use),
         "sde_std_init": real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when=use),
         "sde_clip_mean": maybe(real(1.0, 5.0, accept=(1e-3, 1e3)), default=None, search=False, silent=True, when=use),

@@ -103,7 +103,8 @@ class SACLearner(ActorCriticLearner):
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
         actions = cls.describe_actions(env)
-        effects = {"entropy.target": actions.continuous_dim > 0, "entropy.choice_target": actions.num_discrete > 1}
+        has_box = actions.continuous_dim > 0
+        effects = {"entropy.target": has_box, "use_sde": has_box, "entropy.choice_target": actions.num_discrete > 1}
         return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def network_form(self) -> NetworkForm:

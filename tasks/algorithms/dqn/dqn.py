@@ -58,7 +58,7 @@ def dqn_space(lr: float, **more: Dimension | Space | None) -> Space:
         "model": model_space(),
         "exploration": epsilon_space(),
         "double": categorical(False, True, default=True, structural=True),
-        "target_interval": integer(1, 1000, log=True, default=1, accept=(1, 10**9)),
+        "target_interval": integer(1, 5000, log=True, default=1, accept=(1, 10**9)),
         "tau": log_real(0.003, 1.0, default=0.005, accept=(0.0, 1.0)),
         "critic_loss": replace(critic_loss_choice("huber"), when={"distribution": "none"}),
         "max_grad_norm": maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ....spaces import categorical, integer, log_real, maybe, ordinal
 from ...networks.optimizers import optimizer_space
 from ...task import Task
+from ..off_policy import updates_choice
 from .distributions import Quantiles, quantiles_choice
 from .dqn import DQNLearner, dqn_space
 
@@ -28,7 +29,7 @@ class QRDQNLearner(DQNLearner):
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
         batch_size=ordinal(32, 64, 128, 256, default=32, accept=(1, 65536), structural=True),
         learning_starts=integer(1, 10**9, default=100, structural=True, search=False),
-        num_updates=ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
+        num_updates=updates_choice(1),
     )
     distribution_of = classmethod(lambda cls, hp: Quantiles(hp))
 

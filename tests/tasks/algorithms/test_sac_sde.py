@@ -11,6 +11,7 @@ import torch
 from rekindle import SAC
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.continuous.sac import SACLearner
+from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import UnsupportedSpace
 
 SMALL: dict[str, Any] = {
@@ -92,3 +93,10 @@ def test_evaluation_uses_none() -> None:
 def test_sde_is_refused_without_a_box() -> None:
     with pytest.raises(UnsupportedSpace, match="SAC on CartPole-v1: use_sde explores in a Box of floats, but got Disc"):
         SAC("CartPole-v1").init(use_sde=True)
+
+
+def test_a_search_tries_sde_where_actions_are_numbers() -> None:
+    spaces = (SACLearner.open_space(EnvSpec.of(env), {}).searched() for env in ("Pendulum-v1", "CartPole-v1"))
+    box, choice = (space.unfixed() for space in spaces)
+    assert box["use_sde"].values == (False, True)
+    assert "use_sde" not in choice
