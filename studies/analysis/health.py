@@ -20,6 +20,7 @@ from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramError, ProgramF
 from ..engine.probes import GOES_ON, probe_view
 from ..engine.views import View
 from ..failures import FAILED, one_line
+from ..schedulers.adaptive import differ_later
 from ..schedulers.registry import without_excluded
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.rank_correlation import spearman
@@ -295,7 +296,7 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
     if equal and len(first) >= FEWEST_PROMOTED:
         continued = [row for row in rows.segments if row.state == "done" and row.rung > 0]
         pruned = len(first) > len({row.number for row in continued})
-        if pruned and any(score_of(row) not in first.values() for row in continued):
+        if pruned and differ_later([row for row in rows.segments if row.number in first and row.rung == 0], continued):
             yield _rung_finding(rows, f"all results at epoch {rows.config.rungs[0]} are equal, but later ones differ")
         return
     for rung in range(len(rows.config.rungs) - 1, 0, -1):

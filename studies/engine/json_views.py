@@ -13,7 +13,7 @@ from ...tasks.catalog import is_resume_label
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ...tasks.errors import ADVICE, INEXACT
 from ..methods import scheduling
-from ..schedulers.adaptive import agreements
+from ..schedulers.adaptive import agreements, differ_later
 from ..schedulers.confirming import Confirmation, estimates, winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
@@ -259,11 +259,11 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     views: list[AgreementView] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
         agreement = pool(parts)
-        here, later = ([row.score for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
-        equal = len({*here}) == 1 and ranks_by_score(config)
+        here, later = ([row for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
+        equal = len({row.score for row in here}) == 1 and ranks_by_score(config)
         fields: dict[str, Any]
         if equal and FEWEST <= len(here) > reached[rung + 1]:
-            misleads = not {*later} <= {*here}
+            misleads = differ_later(here, later)
             fields = {"trials": len(here), "correlation": None, "interval": None, "misleads": misleads}
         elif agreement.pairs:
             # Only the best are promoted, and a rank correlation is smaller among them than among all trials.

@@ -36,7 +36,7 @@ from ..storage.commands import (
 )
 from ..storage.locks.owner import Owner
 from ..storage.studies import change_study, revise
-from ..study.number_text import counted, in_digits, in_digits_alone
+from ..study.number_text import counted, in_digits, in_digits_alone, share
 from ..study.objectives import RETURN
 from .views import BaselineView, FailedProbeView, MomentsView, ProbeView, RestoreView
 
@@ -213,11 +213,11 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
     if lengths := probe.lengths:
         ends = probe.terminated / len(lengths)
         span = f"{min(lengths)} to {max(lengths)}" if min(lengths) < max(lengths) else f"{lengths[0]}"
-        how = {0.0: "all are truncated", 1.0: "all terminate"}.get(ends, f"{ends:.0%} of them terminate")
+        how = {0.0: "all are truncated", 1.0: "all terminate"}.get(ends, f"{share(ends)} of them terminate")
         sentences.append(f"Episodes take {span} steps, and {how}")
     if probe.zero_rewards is not None and (rewards := probe.rewards) is not None:
         spread = "" if rewards.high is None else f"; their standard deviation is {in_digits_alone(rewards.high)}"
-        sentences.append(f"{probe.zero_rewards:.0%} of rewards are 0{spread}")
+        sentences.append(f"{share(probe.zero_rewards)} of rewards are 0{spread}".capitalize())
     scale = probe.observations
     if scale is not None and scale.low is not None and scale.high is not None and scale.drift is not None:
         low, high = in_digits([scale.low, scale.high])

@@ -27,7 +27,7 @@ from functools import cache
 from itertools import pairwise
 
 from ..statistics.rank_correlation import Agreement, pool
-from ..storage.rows import Segment
+from ..storage.rows import Segment, score_of
 from ..study.config import Config
 from ..study.objectives import best_first, ranks_by_score
 from .halving import Bracket, Halving
@@ -35,6 +35,7 @@ from .halving import Bracket, Halving
 SAVING = 3  # a bracket of n trials costs at most as much as n / SAVING full trainings
 EXPECTED = Agreement(4.0, 4.0 * math.atanh(0.7))  # prior: correlation 0.7 between rungs, weighing as much as 7 trials
 STEPS = 40  # exponents are multiples of 1 / STEPS
+SURE = 3.0  # standard errors of a difference
 STEEPEST = 6 * STEPS  # the largest exponent tried, times STEPS
 
 
@@ -135,6 +136,21 @@ def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agree
             places.append([score[number] for number in sorted(both)])
         agreements.append(Agreement.of(*places))
     return agreements
+
+
+def differ_later(equal: Sequence[Segment], later: Iterable[Segment]) -> bool:
+    """Return whether results that are equal on one rung differ later.
+
+    They differ from each other on a later rung, or from the equal ones beyond the noise of evaluations, whose episodes
+    may be others there.
+    """
+    first, rungs = equal[0], dict[int, set[float]]()
+    for row in later:
+        rungs.setdefault(row.rung, {score_of(row)}).add(score_of(row))
+        noise = math.hypot(first.eval_error or 0.0, row.eval_error or 0.0)
+        if len(rungs[row.rung]) > 1 or abs(score_of(row) - score_of(first)) > SURE * noise:
+            return True
+    return False
 
 
 def wanted(trials: int, agreement: Agreement) -> int:

@@ -41,6 +41,13 @@ def _decimals(values: Sequence[float]) -> int:
     return min(next(telling, most), FINEST)
 
 
+def share(value: float) -> str:
+    """Format a share in percent; only all are 100%, and none 0%."""
+    if 0 < value < 0.01 or 0.99 < value < 1:
+        return "less than 1%" if value < 0.5 else "more than 99%"
+    return f"{value:.0%}"
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number of things, such as "1 trial" or "2,000 trials"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -318,10 +318,10 @@ def test_seeds_that_vary_more_than_configurations_are_told() -> None:
 
 
 def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
-    def found(early: Sequence[float], late: Sequence[float]) -> list[str]:
+    def found(early: Sequence[float], late: Sequence[float], error: float | None = None) -> list[str]:
         scores = [(0, 1, early), (1, 3, late)]
         rows = [
-            Segment(n, rung=rung, epochs=epochs, state="done", score=score)
+            Segment(n, rung=rung, epochs=epochs, state="done", score=score, eval_error=error)
             for rung, epochs, each in scores
             for n, score in enumerate(each)
         ]
@@ -332,6 +332,8 @@ def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
     assert found([-21.0] * 12, range(6)) == ["all results at epoch 1 are equal, but later ones differ"]
     assert found([-21.0] * 12, [-21.0, -17.0]) == ["all results at epoch 1 are equal, but later ones differ"]
     assert found([-21.0] * 6, range(6)) == []  # all were promoted
+    assert found([18.0] * 12, [17.9] * 6, 0.1) == []  # of other episodes
+    assert found([18.0] * 12, [17.9] * 6, 0.01) == ["all results at epoch 1 are equal, but later ones differ"]
     assert found([500.0] * 12, [500.0] * 6) == []
     assert found(range(12), range(12)) == []
     assert found(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few

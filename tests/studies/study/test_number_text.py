@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rekindle.studies.study.number_text import in_digits, in_digits_alone
+from rekindle.studies.study.number_text import in_digits, in_digits_alone, share
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,8 @@ def test_results_have_as_many_digits_as_tell_them_apart(results: list[float | No
 
 def test_a_single_result_has_three_digits() -> None:
     assert [in_digits_alone(each) for each in (0.15, 148.8, 21.25, 1234.4)] == ["0.150", "148.8", "21.2", "1,234"]
+
+
+def test_a_share_is_all_or_nothing_only_if_it_is() -> None:
+    shares = [share(value) for value in (0.0, 0.001, 0.5, 0.999, 1.0)]
+    assert shares == ["0%", "less than 1%", "50%", "more than 99%", "100%"]
