@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.wrappers import RecordVideo
 
 from ..envs import EnvSpec
@@ -34,6 +36,28 @@ Predict = Callable[[Any, Any], tuple[Any, Any]]  # (observation, recurrent state
 
 class NoVideo(TaskError, ValueError):
     """A video cannot be made."""
+
+
+class Pictures(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that checks an environment's pictures."""
+
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        super().__init__(env)
+        self.name = name
+
+    def render(self) -> Any:
+        try:
+            picture = self.env.render()
+        except gym.error.DependencyNotInstalled:  # `film` names what to install
+            raise
+        except Exception as error:
+            raise NoVideo(f"{self.name} cannot be drawn: render() raised {type(error).__name__}: {error}") from error
+        if not (isinstance(picture, np.ndarray) and picture.ndim == 3):
+            raise NoVideo(
+                f"{self.name} cannot be drawn: with the render mode {RENDER}, render() returns an array of the shape "
+                f"(height, width, 3), but it returned {reprlib.repr(picture)}; fix it"
+            )
+        return picture
 
 
 def check_video(path: Path) -> None:
@@ -67,8 +91,11 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
     check_video(path)
     env = _rendering(spec, seed)
     options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
-    with TemporaryDirectory() as folder, changed_filters(IGNORED | {".*Overwriting existing videos.*": UserWarning}):
-        recorder = RecordVideo(env, folder, episode_trigger=lambda episode: episode == 0, name_prefix="film")
+    untold = dict.fromkeys((".*Overwriting existing videos.*", ".*Ignored saving a video.*"), UserWarning)
+    with TemporaryDirectory() as folder, changed_filters(IGNORED | untold):
+        recorder = RecordVideo(
+            Pictures(env, spec.id), folder, episode_trigger=lambda episode: episode == 0, name_prefix="film"
+        )
         try:
             with closing(recorder):
                 observation, _ = recorder.reset(seed=reset_seed("evaluation", seed, 0, 0), options=of_reset(options))

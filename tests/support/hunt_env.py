@@ -110,6 +110,19 @@ class Drawn(Hunt):
         return np.full((32, 32, 3), 10 * self.time, np.uint8)
 
 
+class Undrawn(Drawn):
+    """A hunt whose pictures are none."""
+
+    def __init__(self, render_mode: str | None = None, picture: str = "") -> None:
+        super().__init__(render_mode)
+        self.picture = picture
+
+    def render(self) -> Any:
+        if not self.picture:
+            raise NotImplementedError("no picture yet")
+        return self.picture
+
+
 class Told(Hunt):
     """A hunt whose info tells that hunters may not stay where they are."""
 

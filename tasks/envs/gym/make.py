@@ -276,7 +276,23 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     except Exception as error:
         what = f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}"
         raise refusal(what, error, wrapper["kwargs"]) from error
+    if is_joint(spec):
+        _check_around_agents(wrapped, env, name, spec)
     return wrapped
+
+
+def _check_around_agents(wrapped: Env, env: Env, name: str, spec: EnvSpec) -> None:
+    """Raise EnvSpecError if a wrapper changes what agents see, do or get."""
+    changed = [
+        space for space in ("observation_space", "action_space") if getattr(wrapped, space) != getattr(env, space)
+    ]
+    if isinstance(wrapped, gym.RewardWrapper):
+        changed.append("the sum of rewards, while each agent learns from its own")
+    if changed:
+        raise EnvSpecError(
+            f"{spec.id}: a wrapper around all agents leaves what each sees, does and gets, but {name} changes "
+            f"{changed[0]}; name a function of yours that wraps the environment itself"
+        )
 
 
 def register_atari(spec: EnvSpec) -> None:

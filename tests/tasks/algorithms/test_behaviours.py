@@ -503,6 +503,11 @@ def test_agents_act_by_name() -> None:
         task.act({"wolf_0": seen})
 
 
+def wrapped_hunt(name: str, **kwargs: Any) -> dict[str, Any]:
+    """The hunt in a wrapper of Gymnasium's."""
+    return {"id": HUNT, "wrappers": [{"entry_point": f"gymnasium.wrappers:{name}", "kwargs": kwargs}]}
+
+
 @pytest.mark.parametrize(
     ("env", "values", "error", "message"),
     [
@@ -548,6 +553,18 @@ def test_agents_act_by_name() -> None:
         ({"id": HUNT, "teams": {"all": ["hunter_0"]}}, {}, ValueError, "every agent has a team, but hunter_1, deer_0"),
         ({"id": HUNT, "behaviours": {"all": ["hunter_0"]}}, {}, ValueError, "hunter_1, deer_0 is in none"),
         ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
+        (
+            wrapped_hunt("FlattenObservation"),
+            {},
+            EnvSpecError,
+            "but FlattenObservation changes observation_space; name",
+        ),
+        (
+            wrapped_hunt("ClipReward", max_reward=0),
+            {},
+            EnvSpecError,
+            "but ClipReward changes the sum of rewards, while",
+        ),
         (
             "pettingzoo/hunt_env:Unseeded",
             {},

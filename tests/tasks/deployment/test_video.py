@@ -37,6 +37,19 @@ def test_all_behaviours_are_in_one_video(tmp_path: Path) -> None:
     assert task.film(tmp_path / "hunt.mp4") == task.measure(1)["return"][0]
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({}, r"render\(\) raised NotImplementedError: no picture yet"),
+        ({"picture": "x"}, r"render\(\) returns an array of the shape \(height, width, 3\), but it returned 'x'; fix"),
+    ],
+)
+def test_an_environment_without_a_picture_has_no_video(tmp_path: Path, kwargs: dict[str, str], words: str) -> None:
+    task = Behaviours({"id": "pettingzoo/hunt_env:Undrawn", "kwargs": kwargs}).init()
+    with pytest.raises(NoVideo, match=f"pettingzoo/hunt_env:Undrawn cannot be drawn: .*{words}"):
+        task.film(tmp_path / "hunt.mp4")
+
+
 class Blind(gym.Wrapper[Any, Any, Any, Any]):
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - as Gymnasium has it
 
