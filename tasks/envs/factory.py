@@ -77,8 +77,11 @@ def make_envs(
             return Processes(spec, size, processes, restore, spaces)
         return InProcess(spec, size, restore.generators, guards_of(spec.id))
 
+    def young() -> Backend:
+        return Processes(spec, 1, 1, restore, spaces)
+
     single_episodes = single_episodes and not is_pool(spec)
-    return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces, single_episodes)
+    return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces, single_episodes, young)
 
 
 def steps_all_at_once(spec: EnvSpec) -> bool:

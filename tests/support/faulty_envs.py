@@ -322,6 +322,29 @@ class Rare(Drift):
         return float(self.resets) if self.resets > 100 else 0.0
 
 
+class Aged(Drift):
+    """Rewards otherwise after some steps of its process, of which the place `where` keeps the count."""
+
+    length = 5
+    counted: ClassVar = {"steps": 0}
+
+    def __init__(self, where: str, after: int = 3000) -> None:
+        self.where, self.after = where, after
+
+    def count(self, kept: list[int] = []) -> int:  # noqa: B006 - the fault
+        if self.where == "argument":
+            kept.append(0)
+            return len(kept)
+        if self.where == "module":
+            faulty_ages.append(0)
+            return len(faulty_ages)
+        self.counted["steps"] += 1
+        return self.counted["steps"]
+
+    def push(self, action: Any) -> float:
+        return 5.0 * (self.count() > self.after)
+
+
 class Breaks(Drift):
     """Raises in some of its episodes, which their seeds decide."""
 
@@ -674,6 +697,8 @@ def die_at(steps: int) -> None:
                 time.sleep(600)
             os.kill(os.getpid(), signal.SIGKILL)
 
+
+faulty_ages: list[int] = []
 
 for own in [Drift, *Drift.__subclasses__(), Plan, Broken, Unready, Soak]:
     gym.register(f"faults/{own.__name__}-v0", own)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EpisodesLost, is_lack_of_memory
+from ...errors import EpisodesLost, TaskError, is_lack_of_memory
 from ...rng import streams
 from ...runtime import INFO
 from ..base.curriculum import KWARGS, Curriculum
@@ -20,7 +20,7 @@ from ..base.info import number
 from ..base.masks import ALLOWS, without_choice
 from ..base.spec import RAISED, EnvSpec, EnvSpecError
 from . import snapshot
-from .backend import Backend, Outcome
+from .backend import Backend, Options, Outcome
 from .restarts import check_share
 from .selftest import Restore
 from .single_instance import take_turn
@@ -28,6 +28,7 @@ from .single_instance import take_turn
 Result = TypeVar("Result")
 CLEAN = "keep what episodes depend on in the environment, and set it in every reset"
 CHECKED = 100  # one of so many episodes is played again in training, so checks take a hundredth of its steps
+CHECKED_IF_IT_AGES = 20  # the same where the age of an environment or of a process may have an effect
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
@@ -65,6 +66,8 @@ class GymEnvs(Envs):
     - restart: nothing between epochs. Environments are created anew at the start of each epoch, and episodes that are
       running then end without entering the tallies.
 
+    If the age of a process may have an effect, episodes are checked in a process that `make_young` starts.
+
     With `single_episodes`, an environment is not stepped after the end of its first episode.
 
     `close` may be called at any time: the next use makes the environments anew, and leads them to where they were.
@@ -82,6 +85,7 @@ class GymEnvs(Envs):
         restore: Restore,
         spaces: Spaces,
         single_episodes: bool = False,
+        make_young: Callable[[], Backend] | None = None,
     ) -> None:
         super().__init__(spec, seeds, num_envs, purpose)
         self.restore, self.single_episodes = restore, single_episodes
@@ -94,6 +98,8 @@ class GymEnvs(Envs):
         self.actions = Actions(self.action_space, spec.id)
         self.make_backend = make_backend
         self._backend: Backend | None = None
+        self.make_young = make_young if restore.ages == "process" else None
+        self._young: Backend | None = None  # an environment in a process that plays little
         self._simulators: list[Array] = []  # states of the simulators that were closed, in snapshot mode
         self.curriculum = (
             Curriculum(spec.parameters, self.seeds, purpose, tuple(spec.info)) if spec.parameters else None
@@ -258,15 +264,16 @@ class GymEnvs(Envs):
     def _check(self, ended: NDArray[np.int64], last_obs: Array, raised: NDArray[np.bool_]) -> None:
         """Play some of the episodes that ended again, in other environments.
 
-        These are one of `CHECKED` episodes, and those in which the environment raised. The choice depends on their
-        seeds and outcomes alone, so it is the same after a resume.
+        These are one of `CHECKED` episodes, or more, and those in which the environment raised. The choice depends on
+        their seeds and outcomes alone, so it is the same after a resume.
         """
-        for i in ended[raised | (self.reset_seeds[ended] // 2 % CHECKED == 0)].tolist():
+        share = CHECKED_IF_IT_AGES if self.restore.ages else CHECKED
+        for i in ended[raised | (self.reset_seeds[ended] // 2 % share == 0)].tolist():
             p, n = divmod(i, self.num_envs)
             if self.found.get(p):
                 continue
             episode = i, int(self.reset_seeds[i]), self.options[i], np.stack(self.history[i])
-            again = twice(partial(self.backend.play_again, *episode, fresh=self.restore.renew))
+            again = twice(partial(self._play_again, *episode))
             outcome = Outcome(last_obs[i], self.returns[i], int(self.elapsed[i]))
             if isinstance(again, Outcome):
                 if outcome.equals(again):
@@ -275,10 +282,25 @@ class GymEnvs(Envs):
                     f"ended differently (step {again.steps}, return {again.total:g}; before step {outcome.steps}, "
                     f"return {outcome.total:g})"
                 )
+            other = "process" if self._young else "one"
             self.found.setdefault(p, []).append(
-                f"{self.spec.id}: episode {self.episode[i]} of environment {n}, played again in another one, {again}, "
-                f"though the self-test found no difference; {CLEAN}"
+                f"{self.spec.id}: episode {self.episode[i]} of environment {n}, played again in another {other}, "
+                f"{again}, though the self-test found no difference; {CLEAN}"
             )
+
+    def _play_again(self, i: int, seed: int, options: Options, actions: Array) -> Outcome:
+        """Play an episode of an environment again, in another one.
+
+        If the age of a process may have an effect, that is in a process which only does this, if it can be started.
+        """
+        if self.make_young is not None and self._young is None:
+            try:
+                self._young = self.make_young()
+            except TaskError:  # this program may have registered the environment itself
+                self.make_young = None
+        if self._young is not None:
+            return self._young.play_again(0, seed, options, actions, self.restore.renew)
+        return self.backend.play_again(i, seed, options, actions, self.restore.renew)
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""
@@ -431,6 +453,9 @@ class GymEnvs(Envs):
 
     def close(self) -> None:
         backend, self._backend = self._backend, None
+        young, self._young = self._young, None
+        if young is not None:
+            young.close()
         if backend is None:
             return
         try:

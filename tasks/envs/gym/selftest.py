@@ -35,6 +35,7 @@ from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import note_kept, noted_reads, watched_generators
 from .clock import SHIFT, clock_ahead
+from .kept_state import own_state, shared_state
 from .make import Env, begin_episode, make_drawn, make_env, of_reset
 from .rewards import check_step
 from .single_instance import take_turn
@@ -82,6 +83,8 @@ class Restore:
         single_instance: whether only one environment can exist at a time.
         played: digest of the episodes that new environments played, the same in every process; "" if it is not exact.
         elsewhere: why other processes play other episodes; "" if they do not, or were not asked.
+        ages: "process" if playing changes what modules and classes keep, so that the age of a process may have an
+            effect; "instance" if a reset leaves something of earlier episodes in an environment; "" otherwise.
     """
 
     mode: str
@@ -95,6 +98,7 @@ class Restore:
     single_instance: bool = False
     played: str = field(default="", compare=False)
     elsewhere: str = ""
+    ages: str = ""
 
 
 class _SingleInstance(Exception):
@@ -116,6 +120,7 @@ class _Trial:
         encoder: encoder of observations.
         outside: description of a number outside of the bounds of an observation.
         played: digest of the episodes that new environments played.
+        ages: that of `Restore`.
         began: time of the beginning.
         steps: number of steps so far.
     """
@@ -130,6 +135,7 @@ class _Trial:
     encoder: Observations | None = None
     outside: str | None = None
     played: str = ""
+    ages: str = ""
     began: float = field(default_factory=monotonic)
     steps: int = 0
 
@@ -252,6 +258,7 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
             single_instance=alone,
             advice=restore.advice + advice,
             played=trial.played if restore.exact and draw == 0 else "",
+            ages=trial.ages,
         )
 
 
@@ -329,8 +336,10 @@ def _compare(trial: _Trial, draw: int) -> Restore:
     plan = _plan(used, trial.spec, draw)
     if any(name.startswith(KWARGS) for name in trial.spec.parameters):
         return _of_drawn(trial, used, plan[:EPISODES])
+    kept = shared_state(used)
     with noted_reads() as first_reads:
         ahead, reverse = _in_turns(trial, plan, plan[::-1])
+    trial.ages = "process" if shared_state(used) != kept else ""
     back = reverse[::-1]
     with noted_reads() as later_reads:
         alone = [_alone(trial, episode) for episode in plan[:EPISODES]]
@@ -345,6 +354,7 @@ def _compare(trial: _Trial, draw: int) -> Restore:
         if (difference := _difference(ahead[0], later)) is not None:
             reason = f"it depends on the time: {SHIFT.days} days later it differs in {difference}"
             return Restore("restart", False, reason, cure="count steps, and read neither time nor datetime")
+        trial.ages = trial.ages or ("instance" if _keeps(trial, used, plan[0]) else "")
         return _clean(trial, used, plan[0])
 
     for episode in (plan[0], plan[differ[0]]):
@@ -360,6 +370,15 @@ def _compare(trial: _Trial, draw: int) -> Restore:
         reason = f"environments of one process share what they depend on: stepped in turns, they differ in {difference}"
         return Restore("restart", False, reason, cure="keep all state in self, not in a class, a module or a file")
     return _remembering(trial, used, [plan[i] for i in differ], [ahead[i] for i in differ], [back[i] for i in differ])
+
+
+def _keeps(trial: _Trial, used: Env, episode: Episode) -> bool:
+    """Return whether a reset leaves traces of earlier episodes."""
+    states = []
+    for env in (used,) if trial.alone else (used, trial.new()):
+        _first(trial, env, episode.seed, episode.parameters)
+        states.append(own_state(env))
+    return states[0] != states[-1]
 
 
 def _remembering(

@@ -23,6 +23,7 @@ from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step
+from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.gym.surroundings import guards_of
 from rekindle.tasks.errors import TaskError, UnsupportedSpace
 from rekindle.tasks.runtime.fingerprint import InexactWarning
@@ -224,6 +225,41 @@ def test_a_difference_that_the_self_test_missed_is_found_in_training(processes: 
     assert "played again in another one, ended differently" in reason
     assert reason.endswith("keep what episodes depend on in the environment, and set it in every reset")
     assert ("inexact", [reason]) in [(kind, data.get("inexact")) for kind, data in task.events if kind != "init"]
+
+
+@pytest.mark.parametrize("where", ["class", "module", "argument"])
+def test_an_effect_of_the_age_of_a_process_is_found_in_training(where: str) -> None:
+    task = make("Aged", env={"kwargs": {"where": where}})
+    assert task.inexact == []
+    task.fit(30)
+    [reason] = task.inexact
+    assert "played again in another process, ended differently" in reason
+    young = make("Aged", env={"kwargs": {"where": where, "after": 10**9}})
+    young.fit(10)
+    assert young.inexact == []
+
+
+@pytest.mark.parametrize(
+    ("env", "ages"),
+    [
+        (EnvSpec("faulty_envs:faults/Drift-v0"), ""),
+        (EnvSpec("faulty_envs:faults/Rare-v0"), "instance"),
+        (EnvSpec("faulty_envs:faults/Aged-v0", kwargs={"where": "class"}), "process"),
+        (EnvSpec("CartPole-v1", max_episode_steps=100), ""),
+    ],
+    ids=str,
+)
+def test_state_that_outlives_episodes_is_found_by_looking_at_it(env: EnvSpec, ages: str) -> None:
+    assert self_test(env).ages == ages
+
+
+def test_an_environment_of_this_program_alone_is_checked_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type(gym.make("faulty_envs:faults/Aged-v0", where="class").unwrapped)
+    gym.register("OwnAged-v0", kind)
+    monkeypatch.setattr("rekindle.tasks.envs.gym.envs.CHECKED_IF_IT_AGES", 2)
+    task = PPO(EnvSpec("OwnAged-v0", kwargs={"where": "class", "after": 10**9})).init(**SMALL)
+    task.fit(3)
+    assert task.inexact == []
 
 
 def test_checks_in_training_take_a_hundredth_of_the_steps() -> None:
