@@ -10,14 +10,17 @@ Notation: P members, N shared environments of each, A agents of a behaviour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
+from ...spaces.arguments import at_least, checked
 from ..envs.agents.adapter import AGENTS, blank
 from ..envs.agents.roster import roster_of
+from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..evaluation import acting, measure_episodes
 from ..learner import Learner
@@ -58,7 +61,12 @@ class Behaviours(Task):
         if any(memory for memory in learner.acting_memory(1).values() if isinstance(memory, States)):
             raise UnsupportedSpace(f"{self} has a memory, which player() keeps; use it instead of predict")
         joint, of_agents = self._joint(observation)
-        return of_agents(super().predict(joint, deterministic=deterministic)[0]), None
+        with self._named(observation):
+            return of_agents(super().predict(joint, deterministic=deterministic)[0]), None
+
+    def value(self, observation: Any, state: Any = None) -> Any:
+        """Raise UnsupportedSpace: there is a value for each agent."""
+        return super().value(self._joint(observation)[0], state)
 
     def player(self) -> Callable[[Any], Any]:
         """Return a function that plays one episode greedily.
@@ -70,11 +78,13 @@ class Behaviours(Task):
 
         def act(observation: Mapping[str, Any]) -> dict[str, Any]:
             joint, of_agents = self._joint(observation)
-            return of_agents(play(joint))
+            with self._named(observation):
+                return of_agents(play(joint))
 
         return act
 
-    def match(self, other: Behaviours | str, games: int = 200, seed: int | None = None) -> list[int]:
+    @checked()
+    def match(self, other: Task | str, games: int = 200, seed: int | None = None) -> list[int]:
         """Play games against other policies, and return the results.
 
         Actions are sampled as in training. The policies play each team in turn. A result is 1 where this task's agents
@@ -89,10 +99,15 @@ class Behaviours(Task):
             ValueError: no policy has this name.
             UnsupportedSpace: the agents or their spaces differ, or all that learn are in one team.
         """
-        own, learner = roster_of(self.env), self.member_ref().learner
+        own, learner, games = roster_of(self.env), self.member_ref().learner, at_least(str(self), "games", games, 1)
         assert isinstance(learner, BehavioursLearner)
         opponents: Any = other
-        if isinstance(other, Behaviours):
+        if isinstance(other, Task):
+            if not isinstance(other, Behaviours):
+                raise UnsupportedSpace(
+                    f"{self} plays against policies of the same agents, but {other} has one policy for all; name a "
+                    "task of behaviours"
+                )
             theirs, opponents = roster_of(other.env), other.member_ref().learner
             if (own.agents, own.behaviours, {*own.learning}) != (theirs.agents, theirs.behaviours, {*theirs.learning}):
                 raise UnsupportedSpace(
@@ -108,6 +123,18 @@ class Behaviours(Task):
         finally:
             learner.contest = before
         return np.sign(measured.returns[0] - measured.info[OPPONENTS][0]).astype(int).tolist()
+
+    @contextmanager
+    def _named(self, observation: Mapping[str, Any]) -> Iterator[None]:
+        """Name the agent whose observation is refused."""
+        try:
+            yield
+        except ValueError:
+            for behaviour in roster_of(self.env).behaviours.values():
+                for agent in observation.keys() & {*behaviour.agents}:
+                    encoder = Observations(behaviour.observation, f"{self}: {agent}")
+                    encoder.write(observation[agent], np.zeros(encoder.shape, encoder.dtype), "the caller")
+            raise
 
     def _joint(self, observation: Any) -> tuple[dict[str, Any], Callable[[Any], dict[str, Any]]]:
         """Return a joint observation, and a function for its action.

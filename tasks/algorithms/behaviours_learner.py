@@ -311,6 +311,9 @@ class BehavioursLearner(Learner):
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
         raise UnsupportedSpace(f"{self.env.id} has a value for each of its agents, not one; ask a behaviour's learner")
 
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        raise UnsupportedSpace(f"{self.env.id} has a loss for each behaviour that learns; ask a behaviour's learner")
+
     def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         raise UnsupportedSpace(f"{self.env.id} has a policy for each behaviour; ask a behaviour's learner")
 

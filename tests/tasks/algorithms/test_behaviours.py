@@ -586,6 +586,26 @@ def test_a_function_that_says_that_it_makes_an_environment_is_called() -> None:
     assert list(roster_of(EnvSpec("pettingzoo/hunt_env:make_hunt")).behaviours) == ["hunter", "deer"]
 
 
+def test_wrong_arguments_of_a_task_of_behaviours_are_named() -> None:
+    task = Behaviours(HUNT, seed=1).init(**SMALL)
+    seen = {"hunter_0": np.zeros(1), "deer_0": np.zeros(3)}
+    for ask in (task.act, task.predict, task.player()):
+        with pytest.raises(
+            EnvSpecError, match=r"deer_0: observation must have the shape \(2,\), .* the caller gave .*3"
+        ):
+            ask(seen)
+    with pytest.raises(UnsupportedSpace, match="has a value for each of its agents, not one"):
+        task.value({"hunter_0": np.zeros(1)})
+    with pytest.raises(UnsupportedSpace, match="has a loss for each behaviour that learns"):
+        task.eval_loss({})
+    with pytest.raises(ValueError, match="games must be an integer of at least 1, but got 0"):
+        task.match(task, games=0)
+    with pytest.raises(TypeError, match=r"Behaviours.match: other is a Task or a text, but got 3"):
+        task.match(3)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedSpace, match=r"but ppo on CartPole-v1.* has one policy for all; name a task"):
+        task.match(PPO("CartPole-v1").init())
+
+
 def test_a_table_names_behaviours() -> None:
     spec = EnvSpec.of({"id": HUNT, "behaviours": {"fast": ["hunter_1"], "slow": ["hunter_0"], "prey": ["deer_0"]}})
     assert {name: b.slots for name, b in roster_of(spec).behaviours.items()} == {
