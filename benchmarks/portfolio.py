@@ -86,8 +86,13 @@ def tables(task: str) -> tuple[list[str], list[dict[str, Any]], list[Array]]:
     return [*read], [first["configurations"][first["rows"].index(n)] for n in common], curves
 
 
-def normalized(returns: Array) -> Array:
-    """Return the returns from 0, an environment's lower decile, to 1, its best, (E, N)."""
+def normalized(curves: Sequence[Array]) -> Array:
+    """Return the last returns from 0, an environment's lower decile, to 1, its best, (E, N).
+
+    Args:
+        curves: returns of configurations in each environment, see `tables`.
+    """
+    returns = np.array([of_env[:, :, -1].mean(1) for of_env in curves])
     high, low = returns.max(1, keepdims=True), np.quantile(returns, 0.1, axis=1, keepdims=True)
     return np.where(high > low, np.clip((returns - low) / np.where(high > low, high - low, 1.0), 0, 1), 1.0)
 
@@ -141,8 +146,7 @@ def main() -> None:
     if records:
         pack(task, records)
     envs, all_values, curves = tables(task)
-    returns = np.array([of_env[:, :, -1].mean(1) for of_env in curves])
-    scores, candidates = normalized(returns), [n for n, values in enumerate(all_values) if fits(task, values)]
+    scores, candidates = normalized(curves), [n for n, values in enumerate(all_values) if fits(task, values)]
     portfolio = chosen(scores, candidates)
     print(f"{len(envs)} environments, {len(all_values)} configurations, chosen {portfolio}")
     print("environment                defaults  with others at random  portfolio made without it")

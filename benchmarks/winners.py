@@ -55,8 +55,8 @@ def trained(
 
 def portfolio_without(name: str, task: str) -> Sequence[Mapping[str, Any]]:
     """Return the portfolio from the recorded trainings in all environments but one, the defaults first."""
-    envs, configurations, returns = tables(task)
-    scores = normalized(returns[np.array(envs) != name])
+    envs, configurations, curves = tables(task)
+    scores = normalized([of_env for env, of_env in zip(envs, curves, strict=True) if env != name])
     candidates = [n for n, values in enumerate(configurations) if fits(task, values)]
     return [configurations[n] for n in chosen(scores, candidates)]
 
