@@ -121,7 +121,7 @@ class _Trial:
         outside: description of a number outside of the bounds of an observation.
         played: digest of the episodes that new environments played.
         ages: that of `Restore`.
-        began: time of the beginning.
+        began: time after the first step.
         steps: number of steps so far.
     """
 
@@ -136,15 +136,17 @@ class _Trial:
     outside: str | None = None
     played: str = ""
     ages: str = ""
-    began: float = field(default_factory=monotonic)
+    began: float = 0.0
     steps: int = 0
 
     def count(self) -> None:
         """Count a step, and warn once if the test will take long."""
+        if not self.steps:
+            self.began = monotonic()  # after the first step, before which code may be imported or compiled
         self.steps += 1
         seconds = monotonic() - self.began
         if seconds > LONG:
-            step = seconds / self.steps
+            step = seconds / max(1, self.steps - 1)
             warnings.warn(
                 f"{self.spec.id}: the self-test, which finds out how a state is restored, takes {TOTAL:,} steps or "
                 f"more in each process; at {step:.2g} s a step that is {step * TOTAL / 60:,.1f} minutes; to go "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import sys
 from functools import lru_cache
@@ -558,6 +559,13 @@ def test_a_self_test_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatc
     with pytest.warns(UserWarning, match=words) as warned:
         self_test(EnvSpec("Blackjack-v1"))
     assert len(warned) == 1
+
+
+def test_a_forecast_of_a_self_test_leaves_out_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.chain([100.0, 100.0], itertools.repeat(100.1))  # after each step, when the test began at 0
+    monkeypatch.setattr("rekindle.tasks.envs.gym.selftest.monotonic", lambda: next(seconds))
+    self_test.cache_clear()
+    self_test(EnvSpec("Blackjack-v1"))  # a warning would be an error
 
 
 @pytest.mark.parametrize(
