@@ -26,6 +26,7 @@ from rekindle.benchmarks.record_trainings import ENVIRONMENTS
 from rekindle.benchmarks.zoo import DEFAULTS, TUNED
 from rekindle.spaces import unflatten
 from rekindle.studies.statistics.aggregates import iqm
+from rekindle.studies.statistics.estimates import FEWEST
 from rekindle.studies.statistics.intervals import interval
 from rekindle.studies.study import portfolio
 from rekindle.tasks import Task
@@ -94,6 +95,8 @@ def main() -> None:
     for name, number in (("trials", 16), ("epochs", 27), ("seeds", 10), ("peers", 5)):
         parser.add_argument(f"--{name}", type=int, default=number)
     options = parser.parse_args()
+    if min(options.seeds, options.peers) < FEWEST:
+        parser.error(f"an interval needs {FEWEST} seeds, but got --seeds {options.seeds} --peers {options.peers}")
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.env or ENVIRONMENTS:
         env = dict(ENVIRONMENTS[name][0])
