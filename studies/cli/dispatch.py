@@ -225,7 +225,8 @@ def _explain(error: BaseException) -> int:
         return _say(f"{error}; or run the same command with --use-previous", FAILED)
     if not isinstance(error, TaskError) and is_environment(error):
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{environment_of(error)}: the environment's own code raised {type(error).__name__}: {error}"
+        whose = f"{id}: " if (id := environment_of(error)) else ""
+        what = f"{whose}the environment's own code raised {type(error).__name__}: {error}"
         return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {error}", USAGE)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+from ...tasks.runtime.interrupts import in_this_process
 from ..engine.snapshots import Snapshot, StudyProgress
 from ..errors import StoreError
 from ..options.study_options import BOUNDS
@@ -114,12 +115,13 @@ def raise_interrupted(number: int, frame: object) -> None:
 @contextmanager
 def stoppable(stop: Callable[[int, object], None] = raise_interrupted) -> Iterator[None]:
     """Call a function at SIGINT and SIGTERM."""
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handler = in_this_process(stop)
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Supervisor:

@@ -21,6 +21,7 @@ from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
 from ...tasks.identity import device_of
 from ...tasks.runtime import EVALUATION_ENVS
+from ...tasks.runtime.interrupts import in_this_process
 from ...tasks.runtime.progress import at_work
 from ...tasks.task import Task
 from ..engine.probes import probe_if_asked
@@ -388,7 +389,8 @@ class StopSignals:
             threading.Thread(target=self._wait_for_parent, daemon=True).start()
 
     def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        ask = in_this_process(self._ask)
+        self._before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar, Self
 
@@ -13,6 +15,23 @@ from .guard import is_control_flow
 
 class StepInterrupted(KeyboardInterrupt):
     """A second signal ended a step before it was saved."""
+
+
+def in_this_process(handler: Callable[[int, FrameType | None], object]) -> Callable[[int, FrameType | None], None]:
+    """Return a signal's handler that forks do not inherit.
+
+    An environment's simulators may be forks of its process. They end at the signal, as processes do by default.
+    """
+    process = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            handler(number, frame)
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    return handle
 
 
 class Interrupts:
@@ -45,7 +64,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+            self._before = {number: signal.signal(number, in_this_process(self._note)) for number in self.SIGNALS}
             self._entered.append(self)
         return self
 

@@ -687,6 +687,34 @@ class SoakOfMany(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
             env.close()
 
 
+class AgedTeam(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
+    """Two agents whose class counts their steps."""
+
+    metadata: ClassVar = {"name": "aged team"}
+    counted: ClassVar = {"steps": 0}
+    possible_agents: ClassVar = ["a_0", "a_1"]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return Drift.observation_space
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents, self.t = [*self.possible_agents], 0
+        return self.of_each(np.zeros(1, np.float32)), self.of_each({})
+
+    def of_each(self, value: Any) -> dict[str, Any]:
+        return dict.fromkeys(self.possible_agents, value)
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        self.t += 1
+        self.counted["steps"] += 1
+        ended, seen = self.of_each(self.t >= 5), self.of_each(np.zeros(1, np.float32))
+        self.agents = [] if self.t >= 5 else self.agents
+        return seen, self.of_each(0.0), self.of_each(False), ended, self.of_each({})
+
+
 def die_at(steps: int) -> None:
     """Die or hang, if a file says so; one process takes one file."""
     if KILLS in os.environ and (files := sorted(Path(os.environ[KILLS]).glob("[0-9]*"))):

@@ -64,7 +64,7 @@ class Silent(SyncVectorEnv):
 
 
 class Odd(SyncVectorEnv):
-    """Returns other rewards or ends, from a step on that no self-test reaches."""
+    """Returns other rewards, ends or observations, or raises, from a step on that no self-test reaches."""
 
     wrong, steps = "", 0
 
@@ -74,6 +74,9 @@ class Odd(SyncVectorEnv):
         if self.steps > 600:
             reward = {"none": [None] * self.num_envs, "column": reward[:, None]}.get(self.wrong, reward)
             terminated = np.array(["False"] * self.num_envs) if self.wrong == "text" else terminated
+            obs = obs[:1] if self.wrong == "few" else obs
+            if self.wrong == "raises":
+                raise OSError("gone")
         return obs, reward, terminated, truncated, info
 
 

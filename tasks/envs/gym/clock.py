@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +11,11 @@ from typing import Any
 
 import gymnasium as gym
 
+from .layers import modules_of
+
 SHIFT = datetime.timedelta(days=40, hours=5, minutes=23, seconds=17.37)  # another month, weekday, hour and second
 SECONDS, NANOSECONDS = ("time", "monotonic", "perf_counter"), ("time_ns", "monotonic_ns", "perf_counter_ns")
 NOW = {datetime.datetime: ("now", "utcnow", "today"), datetime.date: ("today",)}
-OWN = ("rekindle", "gymnasium", "builtins")  # packages that need no look
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def clock_ahead(env: gym.Env[Any, Any]) -> Iterator[None]:
     for usual, names in NOW.items():
         ahead[id(usual)] = _class(usual, {name: staticmethod(shifted(getattr(usual, name), SHIFT)) for name in names})
     with ExitStack() as stack:
-        for module in (time, datetime, *_modules(env)):
+        for module in (time, datetime, *modules_of(env)):
             for name, value in [*vars(module).items()]:
                 if id(value) in ahead:
                     setattr(module, name, ahead[id(value)])
@@ -50,12 +50,3 @@ def _class(usual: Any, methods: dict[str, Any]) -> Any:
     """Return a class with other methods and the usual instances."""
     checks = type(usual.__name__, (type(usual),), {"__instancecheck__": lambda _, value: isinstance(value, usual)})
     return checks(usual.__name__, (usual,), {"__new__": lambda _, *values, **named: usual(*values, **named), **methods})
-
-
-def _modules(env: gym.Env[Any, Any]) -> list[Any]:
-    """Return the modules of an environment and its wrappers."""
-    names = {type(env.unwrapped).__module__}
-    while isinstance(env, gym.Wrapper):
-        names.add(type(env).__module__)
-        env = env.env
-    return [sys.modules[name] for name in sorted(names) if name.partition(".")[0] not in OWN and name in sys.modules]

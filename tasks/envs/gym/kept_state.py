@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from .clock import OWN
+from .layers import is_own, layers_of, modules_of
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 MANY, DEEP = 20_000, 6  # values that are read, and levels of containers
@@ -43,11 +43,6 @@ def own_state(env: gym.Env[Any, Any]) -> list[str]:
     return reader.texts
 
 
-def _is_own(module: str) -> bool:
-    top = module.partition(".")[0]
-    return top not in OWN and top not in sys.stdlib_module_names
-
-
 def _folder(module: Any) -> Path | None:
     file = getattr(module, "__file__", None)
     return Path(file).parent if file else None
@@ -57,11 +52,7 @@ class _Reader:
     """Reads values and what they refer to, each object once."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
-        self.layers = [env]
-        while isinstance(self.layers[-1], gym.Wrapper):
-            self.layers.append(self.layers[-1].env)
-        names = {kind.__module__ for layer in self.layers for kind in type(layer).__mro__}
-        self.modules = [sys.modules[name] for name in sorted(names) if _is_own(name) and name in sys.modules]
+        self.layers, self.modules = layers_of(env), modules_of(env)
         self.folders = {_folder(module) for module in self.modules}
         self.texts: list[str] = []
         self.seen: dict[int, Any] = {}  # with the objects, whose ids hold while they exist
@@ -111,4 +102,4 @@ class _Reader:
             self.read(value, depth)
 
     def _is_near(self, module: str) -> bool:
-        return _is_own(module) and _folder(sys.modules.get(module)) in self.folders
+        return is_own(module) and _folder(sys.modules.get(module)) in self.folders

@@ -7,10 +7,10 @@ once, so no step is lost and the last observation of an episode is the true fina
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache, wraps
 from hashlib import sha256
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from ...errors import mark_environment
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base import info
@@ -28,9 +29,25 @@ from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.selftest import Restore, patiently
 from .makers import RawPool, VectorEntryPoint, make_pool, rows
 
+P = ParamSpec("P")
+R = TypeVar("R")
 STEPS, IMAGE_STEPS = 64, 8  # length of the self-test, for vectors and for images
 END = 500  # steps in which the end of an episode is looked for
 CROWDED = "an environment alone differs from the same one in a pool of three"
+
+
+def marking(method: Callable[Concatenate[Pool, P], R]) -> Callable[Concatenate[Pool, P], R]:
+    """Note on exceptions of a method which environment's code raised them."""
+
+    @wraps(method)
+    def marked(self: Pool, /, *arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return method(self, *arguments, **named)
+        except BaseException as error:
+            mark_environment(error, self.spec.id)
+            raise
+
+    return marked
 
 
 class Pool:
@@ -47,6 +64,7 @@ class Pool:
         # Boxes are copied all at once, other spaces written environment by environment.
         self.whole = self.encoder.kind == "vector" and isinstance(space, spaces.Box)
 
+    @marking
     @torch.inference_mode(False)  # libraries may compute with torch, and with gradients
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         """Start an episode at each index.
@@ -61,6 +79,7 @@ class Pool:
         obs, env_id = self.pool.reset(np.asarray(indices, np.int32), np.asarray(seeds))
         return self._encoded(obs, self._order(env_id, indices))
 
+    @marking
     @torch.inference_mode(False)
     def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
         """Step every environment: a pool knows no others."""
@@ -109,7 +128,13 @@ class Pool:
 
     def _encoded(self, obs: Any, order: Array) -> Array:
         if self.whole:
-            return np.asarray(obs)[order].reshape(len(order), *self.encoder.shape).astype(self.encoder.dtype)
+            batch = np.asarray(obs)
+            if len(batch) <= order.max(initial=-1):
+                raise EnvSpecError(
+                    f"{self.spec.id}: {len(order)} environments return as many observations, but got an array of shape "
+                    f"{batch.shape}; fix it"
+                )
+            return batch[order].reshape(len(order), *self.encoder.shape).astype(self.encoder.dtype)
         out = np.zeros((len(order), *self.encoder.shape), self.encoder.dtype)
         for row, i in zip(out, order.tolist(), strict=True):
             self.encoder.write(rows(obs, i), row)

@@ -245,6 +245,7 @@ def test_an_effect_of_the_age_of_a_process_is_found_in_training(where: str) -> N
         (EnvSpec("faulty_envs:faults/Drift-v0"), ""),
         (EnvSpec("faulty_envs:faults/Rare-v0"), "instance"),
         (EnvSpec("faulty_envs:faults/Aged-v0", kwargs={"where": "class"}), "process"),
+        (EnvSpec("pettingzoo/faulty_envs:AgedTeam"), "process"),
         (EnvSpec("CartPole-v1", max_episode_steps=100), ""),
     ],
     ids=str,

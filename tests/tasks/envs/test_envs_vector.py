@@ -17,6 +17,7 @@ from rekindle.tasks.envs.base.encode import Actions, Observations
 from rekindle.tasks.envs.gym.envs import reset_seed
 from rekindle.tasks.envs.gym.make import make_env
 from rekindle.tasks.envs.pools.pool import pool_test
+from rekindle.tasks.errors import environment_of
 from test_envs_gym import choose, run
 
 KWARGS: dict[str, Any] = {"img_height": 20, "img_width": 20, "stack_num": 2, "max_num_frames_per_episode": 120}
@@ -235,6 +236,16 @@ def test_late_rewards_and_ends_of_wrong_types_are_named(wrong: str, words: str) 
 
     with pytest.raises(EnvSpecError, match=f"vector/own_pools:Odd-v0: a step of 2 environments .* {words}; fix it"):
         play()
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [("few", EnvSpecError), ("raises", OSError)])
+def test_late_errors_name_the_environment(wrong: str, kind: type[Exception]) -> None:
+    envs = make_envs(EnvSpec("vector/own_pools:Odd-v0", {"wrong": wrong}), [0], 2)
+    with pytest.raises(kind) as raised:  # noqa: PT012 - in the 601st step
+        for _ in range(601):
+            envs.step(np.zeros((1, 2), np.int64))
+    assert environment_of(raised.value) == "vector/own_pools:Odd-v0"
+    assert wrong == "raises" or "2 environments return as many observations, but got an array of" in str(raised.value)
 
 
 def test_vector_environments_can_compute_gradients_in_their_steps() -> None:

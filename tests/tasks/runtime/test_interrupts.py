@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,21 @@ def test_the_handlers_from_before_come_back(handlers: list[int]) -> None:
     assert handlers == []
     os.kill(os.getpid(), signal.SIGTERM)
     assert handlers == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_fork_within_a_step_ends_at_the_first_signal(number: signal.Signals) -> None:
+    ready, told = os.pipe()
+    with Interrupts() as interrupts:
+        fork = os.fork()
+        if fork == 0:
+            os.write(told, b"1")
+            time.sleep(60)
+            os._exit(0)
+        os.read(ready, 1)
+        os.kill(fork, number)
+        assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == -number
+        assert interrupts.pending is None
 
 
 def test_nothing_is_raised_while_nothing_is_pending() -> None:
