@@ -381,7 +381,25 @@ class Store:
                 planning_lock.release(connection, study)
             return True
 
-        return self.database.write(work)
+        written = self.database.write(work)
+        if written and ends:
+            self._release_of_dead(study, [number for numbers in ends.values() for number in numbers])
+        return written
+
+    def _release_of_dead(self, study: str, numbers: Collection[int]) -> None:
+        """Release leases that dead processes hold of trials that have ended.
+
+        They died between a result and its release, and no one will ever take these leases. That is a transaction of
+        its own, since others lock tasks before studies.
+        """
+
+        def left(connection: Connection) -> dict[str, int]:
+            return fencing.left_by_dead(
+                connection, {row.uid for row in study_rows.trials(connection, study, of=numbers)}
+            )
+
+        if tokens := self.database.read(left):
+            self.database.write(lambda connection: fencing.release(connection, tokens))
 
     def acquire_planning(self, study: str, revision: int) -> bool:
         """Try to become the process that creates the trials after a revision.

@@ -132,6 +132,12 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
         connection.execute(task.update().where(leased).values(lease_owner=None, lease_expires=Now()))
 
 
+def left_by_dead(connection: Connection, uids: Collection[str]) -> dict[str, int]:
+    """Return the tokens of leases whose owners died before they released them."""
+    rows = connection.execute(sa.select(*HOLDER).where(task.c.lease_owner.is_not(None), task.c.uid.in_(uids)))
+    return {uid: token for uid, owner, token, _ in rows if Owner.parse(owner).is_dead()}
+
+
 def owners(connection: Connection) -> list[str]:
     """Return the processes that hold tasks, dead or alive."""
     query = sa.select(task.c.lease_owner).where(task.c.lease_owner.is_not(None)).distinct()

@@ -14,15 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import nursery
 import pytest
 import sqlalchemy as sa
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import TaskBusy
 from rekindle.studies.storage.locks.leases import Heartbeat
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.sql.schema import blob, checkpoint, task
 from rekindle.studies.storage.store import Store
-from studying import sqlite_first
+from studying import sqlite_first, tiny
 
 HOLD = """
 import sys
@@ -297,3 +299,28 @@ except LeaseLost as lost:
         worker.say()
         assert worker.hear() == "a"
         assert count(store, blob) == 0
+
+
+DIE_AT_RELEASE = """
+import os
+import signal
+import sys
+from rekindle.studies.cli.dispatch import main
+from rekindle.studies.storage.store import Store
+def die(store, leases):
+    if leases := list(leases):
+        os.kill(os.getpid(), signal.SIGKILL)
+Store.release = die
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_no_lease_is_left_of_a_process_that_died_after_its_last_result(url: str, cli: Callable[..., Any]) -> None:
+    with Store(url) as store:
+        start_study(store, "s", tiny(1, (1, 1, 2)))
+        command = [sys.executable, "-c", DIE_AT_RELEASE, "worker", "--study", "s", "--storage", url]
+        assert nursery.run(command).returncode == -signal.SIGKILL
+        assert [segment.state for segment in store.segments("s")] == ["done"]
+        assert len(store.claims()) == 1
+        assert cli("worker", "--study", "s", "--storage", url)[0] == 0
+        assert store.claims() == []
