@@ -338,7 +338,7 @@ def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_pa
         for worker in crew:
             worker.stop()
             worker.wait(60)
-        if study.commands and study._json()["state"] in ("stopped", "paused"):
+        if study.commands and study_view(store, "s").state in ("stopped", "paused"):
             study.resume()
         study.run(progress=False)
         # One that was killed after its result, and before it let go, leaves a lease, which expires.
