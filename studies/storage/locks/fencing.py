@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -89,8 +89,7 @@ def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
 
     A task that does not exist yet is free.
     """
-    rows = connection.execute(sa.select(*HOLDER).where(task.c.lease_owner.is_not(None), task.c.uid.in_(uids)))
-    return set(uids) - {row.uid for row in rows if why_free(*row) is None}
+    return set(uids) - {row.uid for row in _held(connection, uids) if why_free(*row) is None}
 
 
 def renewed(connection: Connection, lease: StoreLease, seconds: float, **values: Any) -> bool:
@@ -134,8 +133,12 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
 
 def left_by_dead(connection: Connection, uids: Collection[str]) -> dict[str, int]:
     """Return the tokens of leases whose owners died before they released them."""
-    rows = connection.execute(sa.select(*HOLDER).where(task.c.lease_owner.is_not(None), task.c.uid.in_(uids)))
-    return {uid: token for uid, owner, token, _ in rows if Owner.parse(owner).is_dead()}
+    return {uid: token for uid, owner, token, _ in _held(connection, uids) if Owner.parse(owner).is_dead()}
+
+
+def _held(connection: Connection, uids: Collection[str]) -> Sequence[Any]:
+    """Return `HOLDER` of the tasks that have an owner, dead or alive."""
+    return connection.execute(sa.select(*HOLDER).where(task.c.lease_owner.is_not(None), task.c.uid.in_(uids))).all()
 
 
 def owners(connection: Connection) -> list[str]:

@@ -1,4 +1,4 @@
-"""The interface of environments, their specs, curricula, and encodings of spaces.
+"""The interface of environments, their specs, curricula, errors, and encodings of spaces.
 
 Nothing here creates or steps an environment; the neighboring packages do that.
 """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -96,17 +96,16 @@ def _noting_calls_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _note_read() -> None:
     """Note that code of an environment reads what differs."""
-    frame, place = sys._getframe(2), list[tuple[CodeType, int]]()
-    while not frame.f_globals.get("__name__", "").startswith("rekindle."):
-        place.append((frame.f_code, frame.f_lineno))
-        if frame.f_back is None:
-            break
+    callers: list[tuple[CodeType, int]] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("rekindle."):
+        callers.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     for reads in _noting:
-        if any(code.co_name == "<module>" for code, _ in place):
+        if any(code.co_name == "<module>" for code, _ in callers):
             reads.on_import = True
-        elif place:
-            reads.places.add(tuple(place))
+        elif callers:
+            reads.places.add(tuple(callers))
 
 
 @contextmanager

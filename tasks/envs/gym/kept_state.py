@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from .layers import is_own, layers_of, modules_of
+from .layers import is_of_environment, layers_of, modules_of
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 MANY, DEEP = 20_000, 6  # values that are read, and levels of containers
@@ -35,7 +35,7 @@ def shared_state(env: gym.Env[Any, Any]) -> list[str]:
     return reader.texts
 
 
-def own_state(env: gym.Env[Any, Any]) -> list[str]:
+def instance_state(env: gym.Env[Any, Any]) -> list[str]:
     """Return the data in an environment and its wrappers, as texts."""
     reader = _Reader(env)
     for layer in reader.layers:
@@ -93,8 +93,8 @@ class _Reader:
             self._read_names(getattr(value, "__dict__", {}), depth)
 
     def _read_names(self, names: Mapping[str, Any], depth: int) -> None:
-        own = {name: value for name, value in names.items() if not name.startswith("__")}
-        self._read_all(own.values(), len(own), depth)
+        data = {name: value for name, value in names.items() if not name.startswith("__")}
+        self._read_all(data.values(), len(data), depth)
 
     def _read_all(self, values: Iterable[Any], count: int, depth: int) -> None:
         self.texts.append(str(count))
@@ -102,4 +102,4 @@ class _Reader:
             self.read(value, depth)
 
     def _is_near(self, module: str) -> bool:
-        return is_own(module) and _folder(sys.modules.get(module)) in self.folders
+        return is_of_environment(module) and _folder(sys.modules.get(module)) in self.folders

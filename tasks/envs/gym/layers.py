@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-OWN = ("rekindle", "gymnasium", "builtins")  # packages that need no look
+UNREAD = ("rekindle", "gymnasium", "builtins")  # packages whose environments are known
 INNER = ("env", "aec_env")  # attributes of wrappers and conversions
 
 
@@ -23,10 +23,10 @@ def layers_of(env: Any) -> list[Any]:
 def modules_of(env: Any) -> list[Any]:
     """Return the modules of the classes of an environment's layers."""
     names = {kind.__module__ for layer in layers_of(env) for kind in type(layer).__mro__}
-    return [sys.modules[name] for name in sorted(names) if is_own(name) and name in sys.modules]
+    return [sys.modules[name] for name in sorted(names) if is_of_environment(name) and name in sys.modules]
 
 
-def is_own(module: str) -> bool:
+def is_of_environment(module: str) -> bool:
     """Return whether a module may be the environment's."""
     top = module.partition(".")[0]
-    return top not in OWN and top not in sys.stdlib_module_names
+    return top not in UNREAD and top not in sys.stdlib_module_names

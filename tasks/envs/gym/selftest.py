@@ -35,7 +35,7 @@ from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import note_kept, noted_reads, watched_generators
 from .clock import SHIFT, clock_ahead
-from .kept_state import own_state, shared_state
+from .kept_state import instance_state, shared_state
 from .make import Env, begin_episode, make_drawn, make_env, of_reset
 from .rewards import check_step
 from .single_instance import take_turn
@@ -379,7 +379,7 @@ def _keeps(trial: _Trial, used: Env, episode: Episode) -> bool:
     states = []
     for env in (used,) if trial.alone else (used, trial.new()):
         _first(trial, env, episode.seed, episode.parameters)
-        states.append(own_state(env))
+        states.append(instance_state(env))
     return states[0] != states[-1]
 
 
