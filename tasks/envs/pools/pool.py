@@ -7,47 +7,30 @@ once, so no step is lost and the last observation of an episode is the true fina
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache, wraps
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from hashlib import sha256
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from ...errors import mark_environment
 from ...rng import streams
-from ...runtime.progress import tick
+from ...runtime.progress import at_work, tick
 from ..base import info
 from ..base.encode import Actions, Observations, Spaces, with_scale
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.selftest import Restore, patiently
+from ..gym.surroundings import guards_of
 from .makers import RawPool, VectorEntryPoint, make_pool, rows
 
-P = ParamSpec("P")
-R = TypeVar("R")
 STEPS, IMAGE_STEPS = 64, 8  # length of the self-test, for vectors and for images
 END = 500  # steps in which the end of an episode is looked for
 CROWDED = "an environment alone differs from the same one in a pool of three"
-
-
-def marking(method: Callable[Concatenate[Pool, P], R]) -> Callable[Concatenate[Pool, P], R]:
-    """Note on exceptions of a method which environment's code raised them."""
-
-    @wraps(method)
-    def marked(self: Pool, /, *arguments: P.args, **named: P.kwargs) -> R:
-        try:
-            return method(self, *arguments, **named)
-        except BaseException as error:
-            mark_environment(error, self.spec.id)
-            raise
-
-    return marked
 
 
 class Pool:
@@ -58,46 +41,45 @@ class Pool:
     def __init__(self, spec: EnvSpec, count: int, threads: int) -> None:
         self.spec, self.count, self.threads = spec, count, min(max(1, threads), count)
         self.pool: RawPool | None = None
+        self.guards = guards_of(spec.id)
         space = pool_spaces(spec).observation
         self.encoder = Observations(space, spec.id)
         self.nothing = np.empty((count, 0))
         # Boxes are copied all at once, other spaces written environment by environment.
         self.whole = self.encoder.kind == "vector" and isinstance(space, spaces.Box)
 
-    @marking
-    @torch.inference_mode(False)  # libraries may compute with torch, and with gradients
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         """Start an episode at each index.
 
         If `fresh`, create a new pool with these seeds; then all indices must be given.
         """
-        if fresh:
-            assert len(indices) == self.count
-            self.close()
-            self.pool = make_pool(self.spec, list(seeds), self.threads)
-        assert self.pool is not None
-        obs, env_id = self.pool.reset(np.asarray(indices, np.int32), np.asarray(seeds))
-        return self._encoded(obs, self._order(env_id, indices))
+        with self.guards.always:
+            if fresh:
+                assert len(indices) == self.count
+                self.close()
+                self.pool = make_pool(self.spec, list(seeds), self.threads)
+            assert self.pool is not None
+            obs, env_id = self.pool.reset(np.asarray(indices, np.int32), np.asarray(seeds))
+            return self._encoded(obs, self._order(env_id, indices))
 
-    @marking
-    @torch.inference_mode(False)
     def step(self, actions: Array, playing: NDArray[np.bool_]) -> FlatStep:
         """Step every environment: a pool knows no others."""
-        assert self.pool is not None
-        obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
-        tick()
-        order = self._order(env_id, range(self.count))
-        entries = self._entries(said)
-        if self.spec.info and isinstance(final := said.get("final_info"), Mapping):  # of episodes that ended
-            ended = np.asarray(terminated) | np.asarray(truncated)
-            entries = np.where(ended[:, None], self._entries(final), entries)
-        return FlatStep(
-            self._encoded(obs, order),
-            np.asarray(reward, np.float64)[order],
-            np.array(np.asarray(terminated)[order], np.bool_),
-            np.array(np.asarray(truncated)[order], np.bool_),
-            entries[order],
-        )
+        with self.guards.stepping:
+            assert self.pool is not None
+            obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
+            tick()
+            order = self._order(env_id, range(self.count))
+            entries = self._entries(said)
+            if self.spec.info and isinstance(final := said.get("final_info"), Mapping):  # of episodes that ended
+                ended = np.asarray(terminated) | np.asarray(truncated)
+                entries = np.where(ended[:, None], self._entries(final), entries)
+            return FlatStep(
+                self._encoded(obs, order),
+                np.asarray(reward, np.float64)[order],
+                np.array(np.asarray(terminated)[order], np.bool_),
+                np.array(np.asarray(truncated)[order], np.bool_),
+                entries[order],
+            )
 
     def _entries(self, said: Mapping[str, Any]) -> Array:
         if not self.spec.info:
@@ -154,17 +136,19 @@ class Pool:
 
     def close(self) -> None:
         if self.pool is not None:
-            self.pool.close()
+            with self.guards.always:
+                self.pool.close()
         self.pool = None
 
 
 @lru_cache(maxsize=64)
 def pool_spaces(spec: EnvSpec) -> Spaces:
     """Return the spaces of one environment in a pool."""
-    pool = make_pool(spec, [0], 1)
-    observation = with_scale(_space(pool.observation_space), spec.scale, spec.id)
-    spaces_ = Spaces(observation, _space(pool.action_space))
-    pool.close()
+    with at_work(), guards_of(spec.id).always:
+        pool = make_pool(spec, [0], 1)
+        observation = with_scale(_space(pool.observation_space), spec.scale, spec.id)
+        spaces_ = Spaces(observation, _space(pool.action_space))
+        pool.close()
     return spaces_
 
 
