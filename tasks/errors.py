@@ -24,7 +24,15 @@ def is_lack_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY)
+    return isinstance(error, RuntimeError) and any(words in text_of(error).lower() for words in _MEMORY)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text, also if others' code fails to give it."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - code of others may raise anything
+        return f"(its __str__ raised {type(second).__name__})"
 
 
 def mark_environment(error: BaseException, id: str) -> None:

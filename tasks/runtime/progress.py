@@ -64,11 +64,15 @@ def tell_in(words: Any) -> None:
 def at_work() -> Iterator[None]:
     """Note that this process should make progress, inside this context."""
     tick()
-    _words[1] += 1
+    words = _words
+    if len(words) < watcher.WORDS:  # of an environment process, whose parent knows what it waits for
+        yield
+        return
+    words[1] += 1
     try:
         yield
     finally:
-        _words[1] -= 1
+        words[1] -= 1
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from functools import partial
 from typing import Any
 
@@ -95,6 +96,14 @@ class Differentiates(SyncVectorEnv):
         return super().step(actions)
 
 
+class Clings(SyncVectorEnv):
+    """Its close never returns."""
+
+    def close(self, **how: Any) -> None:
+        threading.Event().wait()
+
+
+gym.register("Clings-v0", vector_entry_point=lambda num_envs: Clings([Count] * num_envs))
 gym.register("Differentiates-v0", vector_entry_point=lambda num_envs: Differentiates([Count] * num_envs))
 gym.register("Odd-v0", vector_entry_point=odd)
 

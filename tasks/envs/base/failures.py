@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import traceback
+import warnings
 from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any
 
-from ...errors import EnvironmentFailed, is_lack_of_memory
+from ...errors import EnvironmentFailed, is_lack_of_memory, text_of
+from ...runtime.deadlines import TooLong, interrupted_after
+from ...runtime.progress import at_work, limit
 from .spec import EnvSpec, EnvSpecError
+
+CLOSING, AGAIN = 60.0, 0.2  # seconds that a close() may take, and those of later ones if it never returned
+_endless: set[str] = set()  # ids of environments whose close() did not return
 
 
 def refusal(what: str, error: Exception, kwargs: Mapping[str, Any], remedy: str = "") -> Exception:
@@ -27,8 +34,8 @@ def refusal(what: str, error: Exception, kwargs: Mapping[str, Any], remedy: str 
     if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
         has_lists = any(isinstance(value, list) for value in kwargs.values())
         remedy = remedy or ('; if a list should be a NumPy array, write {"array": [...]}' if has_lists else "")
-        return EnvSpecError(f"{what}: {str(error) or _place_of(error)}{remedy}")
-    return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {error}")
+        return EnvSpecError(f"{what}: {text_of(error) or _place_of(error)}{remedy}")
+    return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {text_of(error)}")
 
 
 def _place_of(error: Exception) -> str:
@@ -57,8 +64,30 @@ def check_reset(env: Any, spec: EnvSpec, usual: str, cure: str) -> None:
 
 
 def close_env(env: Any, spec: EnvSpec) -> None:
-    """Close an environment; raise EnvironmentFailed if its own code fails."""
+    """Close an environment, and warn if that does not end.
+
+    Raises:
+        EnvironmentFailed: its own code fails.
+    """
+    seconds = AGAIN if spec.id in _endless else min(CLOSING, (limit() or math.inf) / 2)
     try:
-        env.close()
+        with at_work(), interrupted_after(seconds):
+            env.close()
+    except TooLong:
+        if spec.id not in _endless:
+            _endless.add(spec.id)
+            warnings.warn(
+                f"{spec.id}: its close() must return, but did not in {seconds:g} s, and was left; fix it, or what it "
+                "waits for",
+                stacklevel=2,
+            )
     except Exception as error:
-        raise EnvironmentFailed(f"{spec.id}: its close() raised {type(error).__name__}: {error}") from error
+        raise EnvironmentFailed(f"{spec.id}: its close() raised {type(error).__name__}: {text_of(error)}") from error
+
+
+def close_or_warn(env: Any, spec: EnvSpec) -> None:
+    """Close an environment on which nothing depends any more."""
+    try:
+        close_env(env, spec)
+    except EnvironmentFailed as error:
+        warnings.warn(str(error), stacklevel=3)

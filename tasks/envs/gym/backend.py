@@ -6,7 +6,6 @@ A backend has its environments on one flat axis.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import compress
@@ -16,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EnvironmentFailed
 from ...runtime.finalizers import Finalizer, finalize_collected
 from ...runtime.progress import tick
 from ..base import info
@@ -24,7 +22,7 @@ from ..base.arrays import ENDS, NUMBERS
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
-from ..base.failures import close_env
+from ..base.failures import close_env, close_or_warn
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .make import Env, begin_episode, make_drawn, make_env, of_reset
@@ -254,7 +252,4 @@ def _close(lists: Sequence[list[Env]], spec: EnvSpec, guards: Guards, owner: int
     with guards.always:
         for envs in lists:
             while envs and os.getpid() == owner:
-                try:
-                    close_env(envs.pop(), spec)
-                except EnvironmentFailed as error:  # nothing depends on it any more
-                    warnings.warn(str(error), stacklevel=2)
+                close_or_warn(envs.pop(), spec)

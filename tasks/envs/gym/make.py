@@ -16,11 +16,12 @@ import gymnasium as gym
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.wrappers import TimeLimit
 
+from ...errors import EnvironmentFailed, text_of
 from ...runtime.warning_filters import changed_filters
 from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
-from ..base.failures import check_reset, refusal
+from ..base.failures import check_reset, close_env, refusal
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
@@ -97,8 +98,8 @@ def _made(spec: EnvSpec, generators: Sequence[str]) -> Env:
             _check_spaces(env, spec)
             _check_resets(env, spec)
         except BaseException:
-            with suppress(Exception):  # the first error counts
-                env.close()
+            with suppress(EnvironmentFailed):  # the first error counts
+                close_env(env, spec)
             raise
     _own_spaces(env.unwrapped)
     if spec.scale is not None:
@@ -202,8 +203,8 @@ def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any]
             raise
         raise EnvSpecError(
             f"{spec.id}: an environment's reset takes any seed from 0 to 2**31 - 1, which makes episodes repeatable, "
-            f"but reset(seed={seed}) raised {type(error).__name__} ({error}), and without a seed it does not; let "
-            "it take all, by super().reset(seed=seed) and draws from self.np_random"
+            f"but reset(seed={seed}) raised {type(error).__name__} ({text_of(error)}), and without a seed it does "
+            "not; let it take all, by super().reset(seed=seed) and draws from self.np_random"
         ) from error
     return reset_result(result, spec.id)[0]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from ...errors import EnvironmentFailed, TaskError, is_lack_of_memory
+from ...errors import EnvironmentFailed, TaskError, is_lack_of_memory, text_of
+from ..base.failures import close_env
 from ..base.info import as_dict
 from ..base.spec import RAISED, EnvSpec, reset_result
 
@@ -68,8 +69,8 @@ class RestartOnError(gym.Wrapper[Any, Any, Any, Any]):
         return self.last, reward, terminated, truncated, {**as_dict(info, self.described.id), RAISED: self.raised}
 
     def close(self) -> None:
-        with suppress(Exception) if self.broken else nullcontext():
-            self.env.close()
+        with suppress(EnvironmentFailed) if self.broken else nullcontext():
+            close_env(self.env, self.described)
 
     def _renew(self) -> None:
         """Make a new environment in place of one that raised."""
@@ -82,7 +83,7 @@ class RestartOnError(gym.Wrapper[Any, Any, Any, Any]):
         if is_lack_of_memory(error) or (isinstance(error, TaskError) and not isinstance(error, EnvironmentFailed)):
             raise error
         self.raised, self.broken = 1.0, True
-        text = f"{self.described.id}: its {method} raised {type(error).__name__} ({error})"
+        text = f"{self.described.id}: its {method} raised {type(error).__name__} ({text_of(error)})"
         if len(_TOLD) < MOST and text not in _TOLD:
             _TOLD.add(text)
             warnings.warn(f"{text}; the episode ends there, and a new environment goes on (on_error)", stacklevel=4)

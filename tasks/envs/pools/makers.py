@@ -17,8 +17,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from ...errors import text_of
 from ...runtime.warning_filters import changed_filters
 from ..base.envs import Array
+from ..base.failures import close_or_warn
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.chance import first_import
 from ..gym.make import register_atari
@@ -57,7 +59,7 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
     except EnvSpecError:
         raise
     except (TypeError, ValueError, AssertionError, gym.error.Error) as error:
-        raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
+        raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {text_of(error)}") from error
 
 
 class EnvPool:
@@ -122,7 +124,7 @@ class VectorEntryPoint:
                 f"{spec.id}: max_episode_steps must be None; its vector entry point may have a limit of "
                 "its own among its kwargs"
             )
-        self.name = spec.id
+        self.spec = spec
         with changed_filters(UNDECLARED):
             self.envs = gym.make_vec(name, len(seeds), "vector_entry_point", **more)
         self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
@@ -133,7 +135,7 @@ class VectorEntryPoint:
             self.close()
             raise EnvSpecError(
                 f"{spec.id}: a vector environment must take a seed for each of its environments, as otherwise episodes "
-                f"depend on their neighbors, but {type(self.envs).__name__} does not ({error}); use {name}"
+                f"depend on their neighbors, but {type(self.envs).__name__} does not ({text_of(error)}); use {name}"
             ) from error
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
@@ -163,8 +165,8 @@ class VectorEntryPoint:
             obs = _replaced(obs, {i: rows(final, i) for i in ended})
         elif ended and self.autoreset == AutoresetMode.SAME_STEP:
             raise EnvSpecError(
-                f"{self.name}: a vector environment whose autoreset_mode is SAME_STEP gives the last observations of "
-                "episodes in info['final_obs'], but there are none; add them, or use NEXT_STEP or DISABLED"
+                f"{self.spec.id}: a vector environment whose autoreset_mode is SAME_STEP gives the last observations "
+                "of episodes in info['final_obs'], but there are none; add them, or use NEXT_STEP or DISABLED"
             )
         return obs, reward, terminated, truncated, self.indices, info
 
@@ -173,8 +175,8 @@ class VectorEntryPoint:
         array, types = np.asarray(values), RESULTS[name]
         if array.dtype.kind not in types or array.shape != self.indices.shape:
             raise EnvSpecError(
-                f"{self.name}: a step of {len(self.indices)} environments returns as many rewards, as numbers, and as "
-                f"many booleans for terminated and for truncated, but {name} is {reprlib.repr(values)}, of type "
+                f"{self.spec.id}: a step of {len(self.indices)} environments returns as many rewards, as numbers, and "
+                f"as many booleans for terminated and for truncated, but {name} is {reprlib.repr(values)}, of type "
                 f"{array.dtype} and shape {array.shape}; fix it"
             )
         return array if types == "buif" else array.astype(np.bool_)
@@ -186,7 +188,7 @@ class VectorEntryPoint:
         return mode if isinstance(mode, AutoresetMode) else None
 
     def close(self) -> None:
-        self.envs.close()
+        close_or_warn(self.envs, self.spec)
 
 
 def _replaced(obs: Any, final: Mapping[int, Any]) -> Any:
