@@ -215,24 +215,24 @@ def _run(arguments: Namespace) -> int:
 
 def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
-    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError, environment_of
+    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError, environment_of, text_of
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
 
     if isinstance(error, Stopped):
         return _say(str(error), 143)
     if isinstance(error, DamagedCheckpoint):
-        return _say(f"{error}; or run the same command with --use-previous", FAILED)
+        return _say(f"{text_of(error)}; or run the same command with --use-previous", FAILED)
     if not isinstance(error, TaskError) and is_environment(error):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         whose = f"{id}: " if (id := environment_of(error)) else ""
-        what = f"{whose}the environment's own code raised {type(error).__name__}: {error}"
+        what = f"{whose}the environment's own code raised {type(error).__name__}: {text_of(error)}"
         return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
-        return _say(f"error: {error}", USAGE)
+        return _say(f"error: {text_of(error)}", USAGE)
     if isinstance(error, StoreError | Diverged | EnvironmentFailed | NotData):
-        return _say(f"error: {error}", FAILED)
-    return _say(f"error: {type(error).__name__}: {error} (run with --debug for the traceback)", FAILED)
+        return _say(f"error: {text_of(error)}", FAILED)
+    return _say(f"error: {type(error).__name__}: {text_of(error)} (run with --debug for the traceback)", FAILED)
 
 
 def _say(text: str, status: int) -> int:

@@ -161,7 +161,7 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, f
         Exception: the last error, if no algorithm can train.
     """
     from ...tasks import load
-    from ...tasks.errors import EnvironmentFailed, TaskError, is_lack_of_memory
+    from ...tasks.errors import EnvironmentFailed, TaskError, is_lack_of_memory, text_of
     from ...tasks.identity import TaskIdentity
     from ...tasks.probing import probe
 
@@ -180,13 +180,14 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, f
                 if isinstance(error, EnvironmentFailed) or is_environment(error):
                     if attempt < ATTEMPTS - 1:
                         continue
-                    what = f"{env.id}: its own code raised {type(error).__name__} ({error}) in {ATTEMPTS} trainings"
-                    raise EnvironmentFailed(f"{what} of a moment, one after the other; fix it, or {GOES_ON}") from error
+                    what = f"{env.id}: its own code raised {type(error).__name__} ({text_of(error)})"
+                    when = f"in {ATTEMPTS} trainings of a moment, one after the other"
+                    raise EnvironmentFailed(f"{what} {when}; fix it, or {GOES_ON}") from error
                 if not (isinstance(error, TaskError | ValueError) or is_lack_of_memory(error)):
                     raise
                 if name == names[-1] and not paces:
                     raise
-                refused[name] = str(error) or type(error).__name__
+                refused[name] = text_of(error) or type(error).__name__
                 break
     return paces, refused
 

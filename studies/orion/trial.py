@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...tasks.errors import text_of
+
 if TYPE_CHECKING:
     from ...tasks.base_learner import BaseLearner
     from ...tasks.checkpoint.storage import Storage
@@ -109,7 +111,7 @@ class _Transient(Exception):
     """A failure that may pass, with the seconds until the retry."""
 
     def __init__(self, error: Exception, pause: float):
-        super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        super().__init__(f"{type(error).__name__}: {' '.join(text_of(error).split())}")
         self.pause = pause
 
 
@@ -142,7 +144,7 @@ def _train_once(
         task.fit(epochs, at_epoch_end)
         score = task.score_epoch()
     except (Diverged, Hung) as error:  # Orion's trials have no field for the reason
-        _write_event(store, task, task.epochs, "broken", {"error": f"{type(error).__name__}: {error}"})
+        _write_event(store, task, task.epochs, "broken", {"error": f"{type(error).__name__}: {text_of(error)}"})
         raise
     except Exception as error:  # an environment may raise anything; errors that do not pass are raised again
         if (pause := _pause(store, task, error)) is None:

@@ -33,6 +33,7 @@ from torch.func import functional_call
 
 from ...plugins import PluginError, Registry
 from ...spaces.choices import read_call
+from ..errors import text_of
 from ..rng import streams
 from .mlp import Parameters
 
@@ -98,7 +99,7 @@ class OwnEncoder:
         except Exception as error:
             raise BadEncoder(
                 f"model.encoder {self.text}: forward must take observations of shape (B, *{self.obs_shape}), but: "
-                f"{error}"
+                f"{text_of(error)}"
             ) from error
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2 or not features.shape[1]:
             form = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
@@ -137,7 +138,9 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
             module = made(**arguments)
         except Exception as error:
             cure = "; a constructor has the shape of observations as obs_shape" if isinstance(error, TypeError) else ""
-            raise BadEncoder(f"model.encoder {text} cannot be made: {type(error).__name__}: {error}{cure}") from error
+            raise BadEncoder(
+                f"model.encoder {text} cannot be made: {type(error).__name__}: {text_of(error)}{cure}"
+            ) from error
         if not isinstance(module, nn.Module):
             raise BadEncoder(f"model.encoder {text} must be a torch.nn.Module, but is a {type(module).__name__}")
         return module

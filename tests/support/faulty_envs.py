@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import locale
 import os
@@ -459,9 +460,16 @@ class Meddler(Drift):
         warnings.simplefilter("error")
         os.chdir("/")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, self.ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)  # the end of the process, without the handler
         if at != "step":
+            os.environ.clear()
+            os.environ["MEDDLED"] = self.at
             locale.setlocale(locale.LC_ALL, "C.UTF-8")
             sys.stdout = sys.stderr = io.StringIO()
+
+    def ring(self, number: int, frame: Any) -> None:
+        raise RuntimeError("the learner is interrupted")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.meddle("reset")
@@ -469,7 +477,26 @@ class Meddler(Drift):
 
     def push(self, action: Any) -> float:
         self.meddle("step")
+        if self.at != "step":  # what it has set is there when it runs again
+            assert os.environ["MEDDLED"] == self.at
+            assert "PATH" not in os.environ
         return super().push(action)
+
+
+class Clings(Drift):
+    """Its close never returns."""
+
+    def close(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                threading.Event().wait()
+
+
+class Mute(RuntimeError):
+    """Cannot give its text."""
+
+    def __str__(self) -> str:
+        raise ValueError("there is none")
 
 
 class Wrong(Drift):
@@ -498,6 +525,8 @@ class Wrong(Drift):
         wrong = self.what if self.steps > self.after else ""
         if wrong == "end of data":
             next(iter(()))
+        if wrong == "mute":
+            raise Mute
         if wrong == "shape":
             return np.zeros(3, np.float32)
         if wrong == "huge":

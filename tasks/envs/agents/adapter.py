@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ...errors import text_of
 from ...runtime.warning_filters import changed_filters
 from ..base.arrays import ENDS, NUMBERS, is_number
 from ..base.encode import Observations, size_of
@@ -130,7 +131,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         except Exception as error:
             raise EnvSpecError(
                 f"{self.name}: {which}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
-                f"{error!r}"
+                f"{type(error).__name__}: {text_of(error)}"
             ) from error
         if not isinstance(space, gym.Space):
             raise EnvSpecError(

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ...errors import UnsupportedSpace
+from ...errors import UnsupportedSpace, text_of
 from .envs import Array
 from .joined import Joined, Path, Space, leaves
 from .masks import MASK, MaskedShape
@@ -142,7 +142,9 @@ class Observations:
             self._write(value, out)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
             self.check(value, method)
-            raise BadObservation(f"{self.env}: {method} gave an observation that cannot be read: {error}") from error
+            raise BadObservation(
+                f"{self.env}: {method} gave an observation that cannot be read: {text_of(error)}"
+            ) from error
 
     def check(self, value: Any, method: str) -> None:
         """Raise BadObservation if an observation contradicts the space.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EpisodesLost, TaskError, is_lack_of_memory
+from ...errors import EpisodesLost, TaskError, is_lack_of_memory, text_of
 from ...rng import streams
 from ...runtime import INFO
 from ..base.curriculum import KWARGS, Curriculum
@@ -51,7 +51,7 @@ def twice(play: Callable[[], Result]) -> Result | str:
         except Exception as error:  # simulators may raise anything
             if is_lack_of_memory(error):
                 raise
-            failed = f"raised {type(error).__name__} ({error})"
+            failed = f"raised {type(error).__name__} ({text_of(error)})"
     return failed
 
 

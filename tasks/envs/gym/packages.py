@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import gymnasium
 
+from ...errors import text_of
 from ..base.spec import EnvSpec
 
 REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that register ids on request, by module
@@ -95,14 +96,14 @@ def advice(spec: EnvSpec) -> str:
 
 def cure(spec: EnvSpec, error: Exception) -> str:
     """Return what to do about an error of a constructor, or ""."""
-    if "must inherit from" in str(error):
+    if "must inherit from" in text_of(error):
         name = spec.id.rpartition(":")[2]
         return (
             f"; if it is registered with old Gym, pip install {GYM}, and write {OLD_GYM.format(name=name)}; otherwise "
             "derive it from gymnasium.Env, with reset(*, seed, options) -> (observation, info) and step(action) -> "
             "(observation, reward, terminated, truncated, info)"
         )
-    if "dm_control/" in spec.id and "MjModel" in str(error):
+    if "dm_control/" in spec.id and "MjModel" in text_of(error):
         needs = next((need for need in requires("dm_control") or () if re.match(r"mujoco\W", need)), "mujoco")
         return f"; dm_control reads the structures of one MuJoCo: pip install '{needs.replace('>=', '~=')}'"
     return ""

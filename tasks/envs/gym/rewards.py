@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from ...errors import text_of
 from ..agents.adapter import RETURN
 from ..base.arrays import Array, other_type
 from ..base.info import as_dict
@@ -70,7 +71,7 @@ def check_step(result: Any, spec: EnvSpec) -> None:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise EnvSpecError(
             f"{spec.id}: step returns (observation, reward, terminated, truncated, info), as Gymnasium's does, with a "
-            f"number, two booleans and a dict, but it returned {reprlib.repr(result)} ({error})"
+            f"number, two booleans and a dict, but it returned {reprlib.repr(result)} ({text_of(error)})"
             f"{_cure(result)}"
         ) from None
 

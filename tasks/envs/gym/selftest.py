@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from ...errors import EnvironmentFailed, TaskError
+from ...errors import EnvironmentFailed, TaskError, text_of
 from ...rng import streams
 from ...runtime.progress import tick
 from ..agents.adapter import OWN_INFO, is_joint
@@ -200,10 +200,10 @@ def patiently(spec: EnvSpec, test: Callable[[int], Restore]) -> Restore:
 
 def _warn(spec: EnvSpec, failed: list[Exception]) -> None:
     again = "does not with the same" if len(failed) == 1 else "does so again with the same, but not with other"
+    raised = f"raised {type(failed[0]).__name__} ({text_of(failed[0])}) in its self-test"
     warnings.warn(
-        f"{spec.id}: the environment's own code raised {type(failed[0]).__name__} ({failed[0]}) in its self-test, and "
-        f"{again} seeds and actions; a trial that meets this is retried from its last checkpoint, and fails if it "
-        f"happens again and again",
+        f"{spec.id}: the environment's own code {raised}, and {again} seeds and actions; a trial that meets this is "
+        "retried from its last checkpoint, and fails if it happens again and again",
         stacklevel=4,
     )
 

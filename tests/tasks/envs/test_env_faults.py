@@ -19,6 +19,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from rekindle import PPO, Cohort, EnvSpec, Store
+from rekindle.studies.cli import main
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.gym.make import begin_episode
@@ -288,6 +289,9 @@ def settings() -> list[Any]:
         [*warnings.filters],
         os.getcwd(),
         signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGALRM),
+        signal.getitimer(signal.ITIMER_REAL),
+        dict(os.environ),
         locale.setlocale(locale.LC_ALL),
         (sys.stdout, sys.stderr),
     ]
@@ -322,6 +326,17 @@ def test_settings_that_an_environment_changes_do_not_reach_the_learner(at: str) 
 def test_wrong_data_is_named_with_environment_rule_and_cure(what: str, words: str, after: int) -> None:
     with pytest.raises(TaskError, match=f"faulty_envs:faults/Wrong-v0:? .*({words})"):
         trained("Wrong", 14, env={"kwargs": {"what": what, "after": after}})
+
+
+@pytest.mark.parametrize("after", [0, 600])
+def test_an_exception_without_a_text_is_named(after: int, monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = json.dumps({"id": "faulty_envs:faults/Wrong-v0", "kwargs": {"what": "mute", "after": after}})
+    given = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    assert main(["train", "ppo", env, "--epochs", "14", *given]) == 1
+    errors = capsys.readouterr().err
+    assert "faults/Wrong-v0: the environment's own code raised Mute: (its __str__ raised ValueError)" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from rekindle import PPO, SAC, Cohort
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
+from rekindle.tasks.envs.base import failures
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.processes.parent import Processes
 from rekindle.tasks.evaluation import measure_episodes
@@ -132,6 +133,22 @@ def test_the_command_line_leaves_no_fork(command: str, started: Callable[[], lis
     assert subprocess.run(run_command, env=environment, capture_output=True, check=False).returncode == 0
     assert len(started()) > 4
     assert not alive(started())
+
+
+@pytest.mark.parametrize("env", ["faulty_envs:faults/Clings-v0", "vector/own_pools:Clings-v0"])
+def test_a_close_that_never_returns_is_left_with_a_warning(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "CLOSING", 0.3)
+
+    def trained() -> Any:
+        task = PPO(env).init(**TINY)
+        task.fit(1)
+        task.close()
+        return task
+
+    with pytest.warns(UserWarning, match=rf"{env}: its close\(\) must return, but did not in 0.3 s") as told:
+        task = trained()
+    assert len([warning for warning in told if "must return" in str(warning.message)]) == 1
+    assert (task.epochs, task.inexact) == (1, [])
 
 
 def test_a_process_that_has_ended_is_not_waited_for() -> None:
