@@ -12,7 +12,10 @@ AGAIN = 1.0  # seconds after which code is interrupted again that goes on, as af
 
 
 class TooLong(BaseException):
-    """Code of others took too long; `except Exception` in it does not stop this."""
+    """Code of others took too long.
+
+    `except Exception` in that code does not stop this.
+    """
 
 
 @contextmanager

@@ -217,8 +217,8 @@ def _set_folder(folder: str | None) -> None:
 
 
 def _variables() -> Mapping[bytes, bytes]:
-    """Return a copy of the environment variables, in a hundredth of the usual time."""
-    return os.environb._data.copy()  # type: ignore[attr-defined]
+    """Return a copy of the environment variables."""
+    return os.environb._data.copy()  # type: ignore[attr-defined]  # a hundredth of the time
 
 
 def _changes(before: Mapping[bytes, bytes], now: Mapping[bytes, bytes]) -> dict[bytes, bytes | None]:
