@@ -2,12 +2,12 @@
 
     python benchmarks/races.py [--studies 3000]
 
-A study has 16 trials, as `rekindle tune ppo ENV --trials 16 --epochs 1:27` trains them: the portfolio, of which three
-go on after a third of the training, and 11 other configurations at random, of which five go on after a ninth and two
-to the end. Only environments with two recorded seeds count. A configuration's result is normally distributed around
-the mean of its two seeds, with their unbiased variance, within the range of all results; the mean is its true result.
-Each rule chooses among the five that reached the end. Scores are 0 for an environment's lower decile of configurations,
-and 1 for its best.
+A study has 16 trials, as `rekindle tune ppo ENV --trials 16 --epochs 1:27 --repeats 0` trains them: the portfolio, of
+which three go on after a third of the training, and 11 other configurations at random, of which five go on after a
+ninth and two to the end. With repeats, which are trials themselves, there are fewer others. Only environments with two
+recorded seeds count. A configuration's result is normally distributed around the mean of its two seeds, with their
+unbiased variance, within the range of all results; the mean is its true result. Each rule chooses among the five that
+reached the end. Scores are 0 for an environment's lower decile of configurations, and 1 for its best.
 """
 
 from __future__ import annotations
@@ -69,6 +69,17 @@ def race(count: int, seeds: int) -> Rule:
     return rule
 
 
+def repeat(count: int) -> Rule:
+    """Return the rule by which the best are trained again, and all rank by their means."""
+
+    def rule(finish: Finish) -> tuple[int, int]:
+        best = sorted(finish.numbers, key=lambda n: -finish.results[n])[:count]
+        means = {**finish.results, **{n: (finish.results[n] + finish.again(n)) / 2 for n in best}}
+        return max(finish.numbers, key=lambda n: means[n]), count
+
+    return rule
+
+
 def until(seeds: int) -> Rule:
     """Return the rule that trains the best again, until the best mean is of so many trainings."""
 
@@ -85,6 +96,8 @@ def until(seeds: int) -> Rule:
     return rule
 
 
+REPEATS = 2
+REPEATED = f"the last {REPEATS} trials repeat the best (the default)"
 RULES: dict[str, Rule] = {
     "the last result": by(0.0),
     f"own episodes of the last {OWN} epochs": by(1.0),
@@ -95,10 +108,13 @@ RULES: dict[str, Rule] = {
     "three best, two": race(3, 2),
     "the best again, until the best mean is of two": until(2),
     "until it is of three": until(3),
+    REPEATED: repeat(REPEATS),
 }
 
 
-def finish_of(curves: Array, own: Array, first: Sequence[int], random: np.random.Generator) -> Finish:
+def finish_of(
+    curves: Array, own: Array, first: Sequence[int], random: np.random.Generator, others: int = OTHERS
+) -> Finish:
     """Draw a study, and return its end.
 
     Args:
@@ -106,6 +122,7 @@ def finish_of(curves: Array, own: Array, first: Sequence[int], random: np.random
         own: mean returns of each training's last epochs, (N, S).
         first: the portfolio.
         random: source of all that is drawn.
+        others: number of configurations beside the portfolio.
     """
     count, seeds, _ = curves.shape
     seed = [int(random.integers(seeds)) for _ in range(count)]
@@ -118,7 +135,7 @@ def finish_of(curves: Array, own: Array, first: Sequence[int], random: np.random
     def best(numbers: Sequence[int], rung: int, size: int) -> list[int]:
         return sorted(numbers, key=lambda n: -curves[n, seed[n], rung])[:size]
 
-    drawn = random.permutation([n for n in range(count) if n not in first])[:OTHERS].tolist()
+    drawn = random.permutation([n for n in range(count) if n not in first])[:others].tolist()
     numbers = best(first, 1, FIRST_FINISHERS) + best(best(drawn, 0, LATER), 1, LAST)
     return Finish(numbers, {n: again(n) for n in numbers}, {n: float(own[n, seed[n]]) for n in numbers}, again)
 
@@ -148,8 +165,9 @@ def main() -> None:
         for _ in range(studies):
             finish = finish_of(curves, own, first, random)
             best.append(worth[[*finish.numbers]].max())
+            with_repeats = finish_of(curves, own, first, random, OTHERS - REPEATS)
             for name, rule in RULES.items():
-                winner, trainings = rule(finish)
+                winner, trainings = rule(with_repeats if name == REPEATED else finish)
                 of_env[name].append(worth[winner])
                 spent[name].append(trainings)
         environments.append(path.stem)

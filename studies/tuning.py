@@ -85,6 +85,8 @@ class StudyTrial:
         digest: digest of the complete state; None before the first result.
         hyperparameters: complete values, by dotted name.
         error: why the trial failed, or None.
+        repeats: number of the trial that it trains again with another seed, or None.
+        over_seeds: objectives, as means over a trial and those that repeat it, by which they rank; None without any.
         violation: how far it violates the study's constraints, relative to their bounds; 0 if it is feasible, None
             without constraints or a result.
     """
@@ -99,15 +101,19 @@ class StudyTrial:
     hyperparameters: Mapping[str, Any]
     error: str | None
     violation: float | None = None
+    repeats: int | None = None
+    over_seeds: Mapping[str, float] | None = None
 
     @classmethod
     def of(cls, view: TrialView, objectives: Sequence[str]) -> StudyTrial:
         """Create a trial from its view."""
         results = view.results()
         measured = {name: results[name] for name in objectives if name in results}
-        same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error", "violation")
+        same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error", "violation", "repeats")
         value = next(iter(measured.values()), None)
-        return cls(**{name: getattr(view, name) for name in same}, value=value, objectives=measured)
+        return cls(
+            **{name: getattr(view, name) for name in same}, value=value, objectives=measured, over_seeds=view.over_seeds
+        )
 
 
 class Study(Pictures):
@@ -157,7 +163,8 @@ class Study(Pictures):
     def best(self) -> StudyTrial | None:
         """Best of the trials that trained longest; None before the first result.
 
-        Equal trials are ordered by their results on the rung before, and so on. Of a confirmation it is the winner,
+        Trials that others repeat rank by the mean over their seeds. Equal trials are ordered by their results on the
+        rung before, and so on. Of a confirmation it is the winner,
         with the estimate as its result.
         """
         return next(iter(self._trials(ranked(self._view()))), None)

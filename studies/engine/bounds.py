@@ -133,7 +133,7 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     for trial in sorted(trials, key=lambda trial: trial.number):
         if trial.state == "running":
             break
-        if trial.excluded:
+        if trial.excluded or trial.repeats is not None:
             continue
         row = last.get(trial.number)
         better = row is not None and (best is None or is_better(store, rows, row, best))

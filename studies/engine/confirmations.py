@@ -172,11 +172,11 @@ def confirmation_config(
 
 
 def _claim(config: Config, trial: TrialView) -> float | None:
-    """Return a trial's score in the search; None before the top rung."""
+    """Return a trial's score over its seeds; None before the top rung."""
     ((name, _),) = objectives_of(config).items()
     if trial.epochs != config.rungs[-1]:
         return None
-    return _turned(config, value_of(trial.results(), name))
+    return _turned(config, value_of(trial.ranked_by(), name))
 
 
 def _different(trials: Sequence[TrialView]) -> list[TrialView]:

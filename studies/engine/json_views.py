@@ -118,6 +118,7 @@ def trial_view(config: Config, trial: Trial, segments: Sequence[Segment], in_tra
         ],
         eval_error=last.eval_error if last else None,
         violation=violations[segments.index(last)] if last else None,
+        repeats=trial.repeats,
     )
 
 
@@ -134,7 +135,8 @@ def state_text(trial: TrialView) -> str:
     """Return a trial's state in words, with failed seeds and violated constraints."""
     failed = sum(seed.state == "failed" for seed in trial.seeds or ())
     lost = f", {counted(failed, 'training')} failed" if failed and trial.state == "complete" else ""
-    return trial.state + lost + ", infeasible" * bool(trial.violation) + ", excluded" * trial.excluded
+    again = "" if trial.repeats is None else f", repeats {trial.repeats}"
+    return trial.state + lost + again + ", infeasible" * bool(trial.violation) + ", excluded" * trial.excluded
 
 
 def infeasible(study: SummaryView) -> str:
@@ -147,7 +149,8 @@ def infeasible(study: SummaryView) -> str:
 def rank(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
     """Rank the trials by epochs trained, then by violation, then by objectives.
 
-    Among equal trials, the one that had the better result on the rung before comes first, and so on down: many reach
+    Trials of equal hyperparameters with other seeds rank together, by their mean. Among equal trials, the one with the
+    better result comes first, then the one that had the better result on the rung before, and so on down: many reach
     the highest possible return, and those that had it early are more likely to have it with other seeds. Trials
     without a result and excluded trials are left out.
     """
@@ -183,9 +186,10 @@ def _with_results(trials: Sequence[TrialView], objectives: Mapping[str, str]) ->
 
 
 def _earlier(trial: TrialView, objectives: Mapping[str, str]) -> list[float]:
-    """Return the negated first objective of earlier rungs, from last to first."""
-    rows = [row for row in trial.rungs if row.state == "done" and row.epochs < trial.epochs]
-    points = zip(rows, _points(rows, objectives), strict=True)
+    """Return the negated first objective of rungs, last first."""
+    last = trial.epochs - (len(objectives) > 1)  # repeated trials rank by their means first
+    rows = [row for row in trial.rungs if row.state == "done" and row.epochs <= last]
+    points = zip(rows, (point(objectives, row.results()) for row in rows), strict=True)
     return [part for row, values in reversed([*points]) for part in (row.violation or 0.0, -values[0])]
 
 
@@ -195,9 +199,26 @@ def _training(trial: TrialView) -> tuple[int, int, float]:
     return -trial.epochs, -trained, trial.violation or 0.0
 
 
-def _points(results: Sequence[TrialView] | Sequence[RungView], objectives: Mapping[str, str]) -> list[list[float]]:
-    """Return the objectives of trials, or of their rungs."""
-    return [point(objectives, result.results()) for result in results]
+def _points(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[list[float]]:
+    """Return the objectives by which trials rank."""
+    return [point(objectives, trial.ranked_by()) for trial in trials]
+
+
+def _over_seeds(trials: Sequence[TrialView]) -> list[TrialView]:
+    """Return trials with the means of those that others repeat."""
+    repeated = {trial.repeats for trial in trials if trial.repeats is not None}
+    origins = {trial.number: trial.number if trial.repeats is None else trial.repeats for trial in trials}
+    together: dict[tuple[int, int], list[TrialView]] = {}
+    for trial in trials:
+        if origins[trial.number] in repeated and trial.epochs and not trial.excluded:
+            together.setdefault((origins[trial.number], trial.epochs), []).append(trial)
+    means = {
+        trial.number: {name: statistics.fmean(other.results()[name] for other in group) for name in trial.results()}
+        for group in together.values()
+        for trial in group
+        if len(group) > 1
+    }
+    return [trial.replace(over_seeds=means[trial.number]) if trial.number in means else trial for trial in trials]
 
 
 def study_view(store: Store, name: str) -> StudyView:
@@ -208,7 +229,8 @@ def study_view(store: Store, name: str) -> StudyView:
     scale = scale_of(config, remembered(replicates, rows)[1]) if is_across(config) else None
     trials, segments = collapse(config, replicates, rows, scale)
     in_training = store.in_training(name)
-    configurations = _trial_views(config, trials, segments, {number // seeds_of(config) for number in in_training})
+    in_configurations = {number // seeds_of(config) for number in in_training}
+    configurations = _over_seeds(_trial_views(config, trials, segments, in_configurations))
     if seeds_of(config) > 1:
         configurations = _with_seeds(config, configurations, replicates, rows, in_training)
     if config.scheduling.confirms:
@@ -286,8 +308,8 @@ def summary_view(store: Store, name: str) -> SummaryView:
         return study_view(store, name).summary()
     totals, objectives, in_training = store.totals(name), objectives_of(config), store.in_training(name)
     counts = {state: totals.trials.get(state, 0) for state in STATES}
-    longest = store.longest(name, best=ranks_by_score(config))
-    best = front([trial_view(config, *row, in_training) for row in longest], objectives)
+    longest = store.longest(name, best=ranks_by_score(config) and not config.repeating)
+    best = front(_over_seeds([trial_view(config, *row, in_training) for row in longest]), objectives)
     complete = not counts[RUNNING] and sum(counts.values()) >= config.trials[-1]
     counts[WAITING] = counts[RUNNING] - len(in_training)
     counts[RUNNING] = len(in_training)

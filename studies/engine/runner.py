@@ -33,6 +33,7 @@ from ..study.config import EVAL_STEPS, GOOD, RESUMES, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
+from ..study.repeats import best_to_repeat
 from .bounds import resume_if_lifted, stop_at_bounds
 from .checked_config import check_code, check_machine, load_task
 from .study_rows import StudyRows
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
 FIRST = 16  # trials whose policies a probe plays untrained
 # Options that stay as stored: changes since, and what follows from newer rules or is checked by itself.
-KEPT = ("longer", "spaces", "portfolio", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
+KEPT = ("longer", "spaces", "portfolio", "repeats", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
 
 
 def _lasting(config: Config) -> dict[str, Any]:
@@ -245,14 +246,34 @@ class StudyRunner:
         start, env = trial.start.digest if trial.start else None, environment_of(self.config, trial.replicate)
         return self.config.make_task(self.algorithm, trial.params, storage, start, trial.seed, self.device, env)
 
+    def _repeats(self, plan: Plan) -> list[Trial]:
+        """Return rows of trials that repeat the best, or []."""
+        config, rows = self.config, self.rows
+        if plan.ask not in config.repeating:
+            return []
+        trials, segments = remembered(rows.trials.values(), rows.segments.values())
+        new = []
+        for number, repeat in zip(plan.ask, best_to_repeat(config, trials, segments, len(plan.ask)), strict=False):
+            params = repeat.trial.params
+            identity = config.identity(self.algorithm, params, seed=repeat.seed)
+            attrs = {"bracket": plan.bracket, "seed": repeat.seed, "repeats": repeat.trial.number}
+            new.append(Trial(number, identity.uid, params, attrs | self._decisive()))
+        return new
+
+    def _decisive(self) -> dict[str, int]:
+        """Return the number of commands that new trials know, as an attribute."""
+        decisive = [command.number for command in self.rows.commands if command.kind in DECISIVE]
+        return {"commands": decisive[-1] + 1} if decisive else {}
+
     def _new_trials(self, plan: Plan) -> list[Trial]:
         """Return the rows of the trials that the plan asks for."""
         assert plan.ask is not None
+        if repeats := self._repeats(plan):
+            return repeats
         config, commands, seeds = self.config, self.rows.commands, seeds_of(self.config)
         first = len(config.first_trials)  # first trials, whose hyperparameters were given with the study
         waiting = pending(commands, self.rows.trials.values())
         enqueued = dict(zip((n for n in plan.ask if n >= first), waiting, strict=False))
-        decisive = [command.number for command in commands if command.kind in DECISIVE]
         new = []
         for number, values in zip(plan.ask, self._suggestions(plan, enqueued), strict=True):
             identities = [self._identity(values, env) for env in config.environments]
@@ -260,11 +281,9 @@ class StudyRunner:
                 if replicate % 100 == 0:
                     self.raise_if_asked()
                 seed, identity = replicate_seed(config, replicate), identities[replicate % len(identities)]
-                attrs: dict[str, Any] = {"bracket": plan.bracket}
+                attrs: dict[str, Any] = {"bracket": plan.bracket} | self._decisive()
                 if seeds > 1:
                     attrs["seed"] = seed
-                if decisive:
-                    attrs["commands"] = decisive[-1] + 1  # how many commands the suggestion may depend on
                 if number in enqueued:
                     attrs[ENQUEUED] = enqueued[number].number
                 uid = replace(identity, seed=seed).uid

@@ -12,10 +12,11 @@ from ..schedulers.confirming import winner_of
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import Command
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import measured, worth
+from ..study.repeats import means, origin
 from .json_views import RUNNING, WAITING
 from .study_rows import StudyRows
 
@@ -182,16 +183,22 @@ class StudyProgress:
     def _best(self) -> Segment | None:
         """Return the best result, as in the tables.
 
-        That is the best score among the trials that trained longest and violate the constraints least; of equal ones,
-        that with the better score on the rung before.
+        That is the best score among the trials that trained longest and violate the constraints least, or the best mean
+        over the seeds of repeated ones; of equal ones, that with the better score there, or else on the rung before.
         """
         if self.rows.config.scheduling.confirms:  # its race chooses, and the winner's result is its estimate
             winner = winner_of(self.rows.config, self.rows.segments.values())
             return None if winner is None else self._results[0].get(winner)
         longest = next((results for results in reversed(self._results) if results), {})
         config = self.rows.config
-        highest = max((worth(config, row) for row in longest.values()), default=None)
-        equals = [row for row in longest.values() if worth(config, row) == highest]
+        if config.repeating:  # one objective, and no constraints
+            scores = {number: score_of(row) for number, row in longest.items()}
+            mean = means({number: origin(self.rows.trials[number]) for number in scores}, scores)
+            ranks = {number: (mean[number], score) for number, score in scores.items()}
+        else:
+            ranks = {number: worth(config, row) for number, row in longest.items()}
+        highest = max(ranks.values(), default=None)
+        equals = [row for number, row in longest.items() if ranks[number] == highest]
         return min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
 
     def _earlier(self, row: Segment) -> list[float]:

@@ -28,9 +28,10 @@ from ..study.config import (
     default_scheduler,
     parse_epochs,
 )
-from ..study.environments import TOGETHER, across_options, check_alike, races
-from ..study.objectives import DEFAULT, objective_options, own_objective
+from ..study.environments import TOGETHER, across_options, check_alike, is_across, races
+from ..study.objectives import DEFAULT, objective_options, own_objective, ranks_by_score
 from ..study.portfolio import portfolio_option
+from ..study.repeats import repeats_option
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
 from .evaluating import eval_steps_of
@@ -115,8 +116,24 @@ def study_config(
         config = _with(config, {WIDENS: True})
     if whole and options["portfolio"] != "off" and not racing and "known" not in config.options:
         config = _with(config, portfolio_option(config, algorithm) if config.scheduler in OPENING else {})
+    config = _with(config, repeats_option(config, options["repeats"], _no_repeats(config)))
     steps = eval_steps_of(config, algorithm)
     return config if steps is None else _with(config, {EVAL_STEPS: steps})
+
+
+def _no_repeats(config: Config) -> str | None:
+    """Return why no trial can repeat the best ones, or None."""
+    if not config.scheduling.adapts:
+        return f"only the scheduler adaptive waits for them, and not {config.scheduler}"
+    if config.options.get("seeds", 1) > 1 or is_across(config):
+        return "all trials have several trainings already (--seeds, or several environments)"
+    if not ranks_by_score(config):
+        return "means over seeds rank by one objective without constraints"
+    if config.sampling.enumerates:
+        return f"the sampler {config.sampler} tries each point once"
+    if SIZED in config.options:
+        return "the confirmation of a study that is given time alone trains them again"
+    return None
 
 
 def _stored_options(

@@ -190,6 +190,15 @@ class TrialView(ResultView):
     ] = None
     candidate: Annotated[OriginView | None, "origin of a confirmation's candidate"] = None
     violation: Violation = None
+    repeats: Annotated[int | None, "trial whose hyperparameters it trains again, with another seed"] = None
+    over_seeds: Annotated[
+        Mapping[str, float] | None,
+        "objectives, as means over the trial and those that repeat it, by which it ranks; null if none does",
+    ] = None
+
+    def ranked_by(self) -> dict[str, float]:
+        """Return the objectives, as means over its seeds if it was repeated."""
+        return dict(self.over_seeds) if self.over_seeds else self.results()
 
     @property
     def trainings(self) -> Sequence[SeedView | TrialView]:

@@ -190,6 +190,16 @@ class StudyOptions(TypedDict, total=False):
             default=False,
         ),
     ]
+    repeats: Annotated[
+        int | None,
+        Option(
+            "N",
+            "of the trials, the last N train the best ones again to the end, each with another seed; these then rank "
+            "by the mean over their seeds (default: one of eight, at most 4, of trials in an environment with the "
+            "scheduler adaptive and one objective; 0: none)",
+            Group.SEEDS,
+        ),
+    ]
     across: Annotated[
         str | None,
         Option(

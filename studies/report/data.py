@@ -296,6 +296,8 @@ def _verdict(config: Config, report: ReportView) -> list[str]:
     else:
         claim = f"Trial {best} is the best of {trials}: {report.objective} {in_digits_alone(report.results[best])}"
         seeds = f", the {study.aggregate} of {study.seeds} seeds" if study.seeds > 1 else ", of one seed"
+        if means := report.trials[best].over_seeds:
+            seeds = f", and {in_digits_alone(means[report.objective])} as the mean over the seeds of its repeats"
         if study.environments:
             seeds = f", the {study.aggregate} over {len(study.environments)} environments, on one scale"
         sentences.append(f"{claim}{seeds}.")

@@ -47,13 +47,20 @@ class Adaptive(Halving):
         self._agreed = EXPECTED  # pooled with the agreement of retired brackets
 
     def _make_brackets(self) -> Sequence[Bracket]:
-        """Return brackets of about equal size for each extension of the study."""
+        """Return brackets of about equal size for each extension of the study.
+
+        Trials that repeat the best ones are the last bracket.
+        """
         brackets = [*self._opening()]
         start = len(self.config.portfolio)
+        repeating = {numbers.stop: numbers for numbers in self.config.repeating}
         for total in self.config.trials:
-            count = -(-(total - start) // self.config.generation)
-            ends = [start + (total - start) * (i + 1) // count for i in range(count)]
+            last = repeating.get(total, range(total, total))
+            suggested = last.start - start
+            count = -(-suggested // self.config.generation)
+            ends = [start + suggested * (i + 1) // count for i in range(count)]
             brackets += [Bracket(range(low, high)) for low, high in zip([start, *ends], ends, strict=False)]
+            brackets += [Bracket(last)] if last else []
             start = total
         return brackets
 
@@ -80,7 +87,9 @@ class Adaptive(Halving):
         return totals
 
     def _finishers(self, bracket: Bracket) -> int | None:
-        """Return how many trials of a portfolio reach the end, or None."""
+        """Return how many trials reach the end, if that is given."""
+        if bracket.numbers in self.config.repeating:
+            return len(bracket.numbers)
         of_portfolio = self.config.portfolio and bracket.numbers.start == 0
         return self.config.options["portfolio"].get("finishers") if of_portfolio else None
 
@@ -88,6 +97,8 @@ class Adaptive(Halving):
         """Return the number of epochs that a bracket may cost."""
         trials, epochs = len(bracket.numbers), self.rungs[-1]
         share = trials * epochs // SAVING
+        if bracket.numbers in self.config.repeating:
+            return trials * epochs
         if finishers := self._finishers(bracket):
             compared = self.rungs[bracket.rung]
             return max(share, trials * compared + finishers * (epochs - compared))

@@ -145,7 +145,8 @@ class Steering:
             revise(connection, self.study)
             steering, rows = commands.commands(connection, self.study), trials(connection, self.study)
             config = Config.from_json(commands.stored_config(connection, self.study), self.study)
-            left = config.trials[-1] - len(rows) // seeds_of(config)
+            following = range(len(rows) // seeds_of(config), config.trials[-1])
+            left = sum(not any(n in repeating for repeating in config.repeating) for n in following)
             if len(commands.pending(steering, rows)) >= left:
                 _extend(connection, self.study, config.trials[-1] + 1)
             return commands.add(connection, self.study, ENQUEUE, {"hyperparameters": values}, self.who, why)

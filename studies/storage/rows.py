@@ -172,13 +172,18 @@ class Trial(_OfReplicate):
 
     @property
     def seed(self) -> int | None:
-        """Seed, if trials of the study have several."""
+        """Seed, if it is not that of the study."""
         return self.attrs.get("seed")
 
     @property
     def parent(self) -> int | None:
         """Number of the trial from which it branches."""
         return self.attrs.get("parent")
+
+    @property
+    def repeats(self) -> int | None:
+        """Number of the trial that it trains again, with another seed."""
+        return self.attrs.get("repeats")
 
     @property
     def start(self) -> Start | None:

@@ -32,6 +32,7 @@ RESUMES = "resumes"  # key of options: what `check-resume` found to differ, "" f
 SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default
 GENERATION = 8
+REPEAT_ONE_OF = 8  # trials of a study or an extension, at least, for each that repeats a good one
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Config:
             - `known`: configurations that are tried first, by dotted name
             - `portfolio`: {digest, trials, finishers}: those that are tried first if none is known, and how many
               of them the adaptive scheduler trains to the end, see `study.portfolio`
+            - `repeats`: number of trials at the end that train the best ones again, see `study.repeats`
             - `learned`: results of earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]
             - `snapshots`: see `Task`
             - `warm_start`: digest of the stored policy that all trials start from
@@ -175,6 +177,20 @@ class Config:
             brackets += [range(n, min(n + self.generation, total)) for n in range(start, total, self.generation)]
             start = total
         return tuple(brackets)
+
+    @cached_property
+    def repeating(self) -> tuple[range, ...]:
+        """Numbers of the trials that repeat the best, bracket by bracket.
+
+        They are the last ones of the study and of each extension. An extension by few trials has none.
+        """
+        most, start = int(self.options.get("repeats", 0)), 0
+        repeating = []
+        for total in self.trials:
+            size = most if start == 0 else min(most, (total - start) // REPEAT_ONE_OF)
+            repeating += [range(total - size, total)] if size else []
+            start = total
+        return tuple(repeating)
 
     @property
     def portfolio(self) -> Sequence[Mapping[str, Any]]:

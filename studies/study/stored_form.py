@@ -108,6 +108,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "warm_start": lambda value: isinstance(value, str),
     "known": lambda value: isinstance(value, list) and all(map(_are_names, value)),
     "portfolio": lambda value: isinstance(value, Mapping) and all(map(_are_names, value.get("trials", [None]))),
+    "repeats": is_count,
     "learned": _are_learned,
     "sampler_source": _is_text,
     "files": lambda value: isinstance(value, Mapping) and all(map(_is_text, (*value, *value.values()))),

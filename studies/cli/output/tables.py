@@ -110,6 +110,9 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
         values = in_digits(trial.result(name) for trial in best)
         heading = f"{study.aggregate} on one scale" if names else name
         table.add_row(heading, *(Text(value, "bold green") for value in values))
+        means = [(trial.over_seeds or {}).get(name) for trial in best]
+        if any(mean is not None for mean in means):
+            table.add_row("mean over its seeds", *in_digits(means))
     for name in names:
         table.add_row(name, *in_digits((trial.environments or {})[name] for trial in best))
     for constraint in constraints:

@@ -54,7 +54,7 @@ def test_a_portfolio_is_first_compared_after_a_third_of_a_training(name: str, ru
 
 
 def test_the_better_half_of_a_portfolio_trains_to_the_end_and_a_study_costs_no_more() -> None:
-    config = config_of("CartPole-v1")
+    config = config_of("CartPole-v1", repeats=0)
     assert config.options["portfolio"]["finishers"] == 3  # of 5
     plans = scheduler(config)
     assert plans.entrants() == [11, 6, 3, 5 + 1, 3 + 1, 3 + 1]
