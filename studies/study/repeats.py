@@ -38,16 +38,18 @@ def repeats_option(config: Config, repeats: int | None, why_not: str | None) -> 
     Raises:
         BadConfig: they are not possible, or more than half of the trials.
     """
-    trials = config.trials[0]
+    trials, first = config.trials[0], len(config.first_trials)
+    most = min(trials // 2, trials - first)
     if repeats is None:
-        repeats = min(MOST, trials // REPEAT_ONE_OF) if config.env and why_not is None else 0
+        repeats = min(MOST, trials // REPEAT_ONE_OF, most) if config.env and why_not is None else 0
     check_count("repeats", repeats, least=0)
     if repeats and why_not is not None:
         raise BadConfig(f"--repeats {repeats} trains the best trials again, but {why_not}; leave it out")
-    if repeats > trials // 2:
+    if repeats > most:
+        given = f", of which {first} are given" if first else ""
         raise BadConfig(
-            f"at most half of the trials repeat others, so {trials // 2} of {trials}, but --repeats is {repeats}; take "
-            "fewer, or more --trials"
+            f"at most half of the trials repeat others, and none that is given, so {most} of {trials}{given}, but "
+            f"--repeats is {repeats}; take fewer, or more --trials"
         )
     return {"repeats": repeats} if repeats else {}
 
