@@ -57,6 +57,14 @@ def test_one_of_eight_trials_repeats_the_best(options: dict[str, Any], repeating
     assert [*config_of(**options).repeating] == repeating
 
 
+def test_known_trials_are_not_replaced_by_repeats() -> None:
+    known = [{"gamma": 0.9 + n / 100} for n in range(8)]
+    assert config_of(trials=8, known=known).repeating == ()
+    assert config_of(trials=9, known=known).repeating == (range(8, 9),)
+    with pytest.raises(BadConfig, match="so 1 of 9, of which 8 are given, but --repeats is 2; take fewer, or more"):
+        config_of(trials=9, known=known, repeats=2)
+
+
 def test_a_task_without_an_environment_repeats_only_what_it_is_asked_to() -> None:
     assert study_config(load("surrogate"), None, trials=16).repeating == ()
     assert study_config(load("surrogate"), None, trials=16, repeats=2).repeating == (range(14, 16),)
@@ -65,10 +73,7 @@ def test_a_task_without_an_environment_repeats_only_what_it_is_asked_to() -> Non
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (
-            {"repeats": 9},
-            "at most half of the trials repeat others, so 8 of 16, but --repeats is 9; take fewer, or more",
-        ),
+        ({"repeats": 9}, "and none that is given, so 8 of 16, of which 5 are given, but --repeats is 9; take fewer"),
         ({"repeats": -1}, "repeats must be an integer of at least 0, but got -1"),
         ({"repeats": 2, "scheduler": "asha"}, "only the scheduler adaptive waits for them, and not asha; leave it out"),
         ({"repeats": 2, "seeds": 3}, "all trials have several trainings already .* leave it out"),
