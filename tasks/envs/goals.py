@@ -26,9 +26,11 @@ from ..rng import streams
 from ..runtime.progress import at_work
 from .base.curriculum import KWARGS
 from .base.encode import Actions, Observations
+from .base.failures import attribute
 from .base.masks import with_legal_actions
 from .base.spec import EnvSpec
 from .factory import allows_one, spaces_of
+from .gym.layers import layers_of
 from .gym.make import Env, make_env
 from .gym.surroundings import guards_of
 from .pools.makers import is_pool
@@ -82,14 +84,18 @@ def _goals(spec: EnvSpec) -> Goals:
         )
     with guards_of(spec.id).always:
         env = with_legal_actions(make_env(spec))
-        if not env.has_wrapper_attr("compute_reward"):
+        if not _has(env, "compute_reward"):
             raise _refusal(spec, "needs the method compute_reward(achieved_goal, desired_goal, info)", "none")
         achieved, desired, rewards, ends = _steps(env, spec)
         reward = _checked(env, "compute_reward", spec, goal, (achieved, desired, rewards))
         terminated = None
-        if env.has_wrapper_attr("compute_terminated"):
+        if _has(env, "compute_terminated"):
             terminated = _checked(env, "compute_terminated", spec, goal, (achieved, desired, ends))
     return Goals(encoder.columns(ACHIEVED), encoder.columns(DESIRED), reward, terminated)
+
+
+def _has(env: Env, method: str) -> bool:
+    return any(attribute(layer, method) is not None for layer in layers_of(env))
 
 
 def _refusal(spec: EnvSpec, rule: str, got: object) -> UnsupportedSpace:

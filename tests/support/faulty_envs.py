@@ -213,6 +213,13 @@ class Answers(Drift):
         return lambda *arguments: name
 
 
+class Denies(Drift):
+    """Raises a KeyError for names that it does not know."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
 class OldStyle(Drift):
     """Seeds NumPy's global generator, as old code does, and draws from it."""
 
@@ -513,7 +520,7 @@ class Wrong(Drift):
 
     def reset(self, **how: Any) -> Any:
         result = super().reset(**how)
-        return {"no reset": None, "long reset": (*result, 1)}.get(self.wrong, result)
+        return {"no reset": None, "long reset": (*result, 1), "list reset": [*result]}.get(self.wrong, result)
 
     def __init__(self, what: str, after: int) -> None:
         self.what, self.after, self.steps = what, after, 0

@@ -196,6 +196,8 @@ class Wrong(Hunt):
             self.agents.append("deer_0")
         elif self.what == "absent":
             rewards["hunter_0"] = 0.5  # also when it has left
+        elif self.what == "no reward":
+            del rewards["deer_0"]
         return seen, rewards, *ends
 
 
@@ -245,3 +247,11 @@ class Nim(AECEnv):  # type: ignore[misc]  # PettingZoo has no types
         if not self.left:
             self.rewards = {agent: 1 if agent == mover else -1 for agent in self.agents}
             self.terminations = dict.fromkeys(self.agents, True)
+
+
+class Lost(Nim):
+    """It is the turn of a player that does not exist."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        self.agent_selection = "player_7"

@@ -26,7 +26,7 @@ from ...errors import text_of
 from ...runtime.warning_filters import changed_filters
 from ..base.arrays import ENDS, NUMBERS, is_number
 from ..base.encode import Observations, size_of
-from ..base.failures import check_reset, refusal
+from ..base.failures import attribute, check_reset, refusal
 from ..base.info import as_dict, find, number
 from ..base.masks import ALLOWS, CHOICES, MASK, OBSERVATION, beside_mask, legal, told_mask, without_choice
 from ..base.spec import IN_INFO, JOINT, EnvSpec, EnvSpecError, with_arrays
@@ -84,9 +84,9 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         """
         check_reset(env.unwrapped, spec, RESET, "draw all random numbers from np.random.default_rng(seed)")
         self.env, self.name, self.turns = env, spec.id, turns
-        self.metadata = dict(getattr(env, "metadata", None) or {})
-        self.render_mode = getattr(env, "render_mode", None)
-        self.agents = tuple(getattr(env, "possible_agents", None) or ())
+        self.metadata = dict(attribute(env, "metadata") or {})
+        self.render_mode = attribute(env, "render_mode")
+        self.agents = tuple(attribute(env, "possible_agents") or ())
         if not self.agents:
             raise EnvSpecError(
                 f"{self.name}: agents are known beforehand, but possible_agents is empty; list all that may appear"
@@ -141,7 +141,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
 
     def _state_space(self) -> Space:
         """Return the space of the environment's state as numbers."""
-        space = getattr(self.env, "state_space", None)
+        space = attribute(self.env, "state_space")
         if not isinstance(space, spaces.Box):
             self.env.reset(seed=0)
             state = self._state()
@@ -170,8 +170,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         super().reset(seed=seed)
         result = self.env.reset(seed=seed, options=None if options is None else dict(options))
         observations, infos = self._checked("reset", ("observations", "infos"), result)
-        self.returns = dict.fromkeys(self.agents, 0.0)
-        if not getattr(self.env, "agents", None):
+        self.returns, self.steps = dict.fromkeys(self.agents, 0.0), 0
+        if not attribute(self.env, "agents"):
             raise EnvSpecError(
                 f"{self.name}: an episode begins with one agent or more, but after reset there is none in agents; list "
                 "those that are present"
@@ -225,9 +225,16 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
                 if agent in acting
             }
         parts = ("observations", "rewards", "terminations", "truncations", "infos")
-        observations, rewards, terminated, truncated, infos = self._checked("step", parts, self.env.step(actions))
+        result = self._stepped(actions)
+        observations, rewards, terminated, truncated, infos = self._checked("step", parts, result)
         self._check_types(rewards, terminated, truncated)
         numbers = self._numbers(rewards)
+        if lacking := {*before}.difference(rewards):
+            agent = next(agent for agent in self.agents if agent in lacking)
+            raise EnvSpecError(
+                f"{self.name}: every agent that was present before a step gets a reward for it, but {agent!r} got none "
+                f"at step {self.steps} of an episode; give 0.0 where there is nothing to reward"
+            )
         if len(before) < len(self.agents):
             self._check_absent(before, numbers)
         if self.reports:
@@ -239,6 +246,25 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         cut = over and bool(outcomes[:, TRUNCATED].any())
         observation = self._observation(observations, infos, outcomes)
         return observation, total, over and not cut, cut, self._with_returns(infos)
+
+    def _stepped(self, actions: Mapping[str, Any]) -> Any:
+        """Step the environment.
+
+        Raises:
+            EnvSpecError: in a game of turns, it is the turn of nobody there.
+        """
+        self.steps += 1
+        try:
+            return self.env.step(actions)
+        except LookupError:
+            game = attribute(self.env, "aec_env")
+            turn, agents = attribute(game, "agent_selection"), attribute(game, "agents")
+            if not agents or turn in agents:
+                raise
+            raise EnvSpecError(
+                f"{self.name}: agent_selection is one of agents, whose turn it is, but at step {self.steps} of an "
+                f"episode it is {turn!r}, and agents is {reprlib.repr(agents)}; select one of these"
+            ) from None
 
     def _check_absent(self, before: Sequence[str], rewards: Sequence[float]) -> None:
         """Raise EnvSpecError if an agent got a reward in its absence."""

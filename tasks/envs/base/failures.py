@@ -18,6 +18,17 @@ CLOSING, AGAIN = 60.0, 0.2  # seconds that a close() may take, and those of late
 _endless: set[str] = set()  # ids of environments whose close() did not return
 
 
+def attribute(holder: Any, name: str) -> Any:
+    """Return an attribute of others' object; None where there is none.
+
+    A `__getattr__` of theirs may raise anything for a name that it does not know.
+    """
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - code of others may raise anything
+        return None
+
+
 def refusal(what: str, error: Exception, kwargs: Mapping[str, Any], remedy: str = "") -> Exception:
     """Return the error to raise for an exception in a constructor.
 

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...errors import UnsupportedSpace
+from .failures import attribute
 from .info import as_dict
 from .spec import EnvSpec, EnvSpecError, reset_result
 
@@ -37,11 +38,8 @@ def has_method(env: gym.Env[Any, Any]) -> bool:
         return True
     if isinstance(env, gym.Wrapper) and has_method(env.env):
         return True
-    try:
-        method = getattr(env, METHOD, None)
-    except Exception:  # noqa: BLE001 - a `__getattr__` may raise anything
-        return False
-    return callable(method) and getattr(method, "__name__", None) == METHOD
+    method = attribute(env, METHOD)
+    return callable(method) and attribute(method, "__name__") == METHOD
 
 
 class MaskedShape(tuple[int, ...]):

@@ -288,9 +288,14 @@ def reset_result(result: Any, id: str) -> tuple[Any, Any]:
         EnvSpecError: it returned something else.
     """
     if not isinstance(result, tuple) or len(result) != 2:
+        cure = "return an info, {} for instance, beside the observation"
+        if isinstance(result, list) and len(result) == 2:
+            cure = "return a tuple in place of a list"
+        elif isinstance(result, tuple | list):
+            cure = f"return a tuple of these two in place of {len(result)} parts"
         raise EnvSpecError(
             f"{id}: reset returns (observation, info), as Gymnasium's does, but it returned {reprlib.repr(result)}; "
-            "return an info, {} for instance, beside the observation"
+            f"{cure}"
         )
     return result[0], as_dict(result[1], id)
 

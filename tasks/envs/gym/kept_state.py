@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from ..base.failures import attribute
 from .layers import is_of_environment, layers_of, modules_of
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
@@ -90,7 +91,7 @@ class _Reader:
             if _folder(value) in self.folders:
                 self._read_names(vars(value), depth)
         elif self._is_near((value if isinstance(value, type) else type(value)).__module__):
-            self._read_names(getattr(value, "__dict__", {}), depth)
+            self._read_names(attribute(value, "__dict__") or {}, depth)
 
     def _read_names(self, names: Mapping[str, Any], depth: int) -> None:
         data = {name: value for name, value in names.items() if not name.startswith("__")}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..base.failures import attribute
+
 UNREAD = ("rekindle", "gymnasium", "builtins")  # packages whose environments are known
 INNER = ("env", "aec_env")  # attributes of wrappers and conversions
 
@@ -13,8 +15,8 @@ def layers_of(env: Any) -> list[Any]:
     """Return an environment and what it wraps, the outermost first."""
     layers = [env]
     while True:
-        names = getattr(layers[-1], "__dict__", {})
-        inner = next((names[name] for name in INNER if hasattr(names.get(name), "step")), None)
+        names = attribute(layers[-1], "__dict__") or {}
+        inner = next((names[name] for name in INNER if attribute(names.get(name), "step")), None)
         if inner is None or any(inner is layer for layer in layers):
             return layers
         layers.append(inner)

@@ -21,7 +21,7 @@ from ...runtime.warning_filters import changed_filters
 from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
 from ..base.encode import with_scale
-from ..base.failures import check_reset, close_env, refusal
+from ..base.failures import attribute, check_reset, close_env, refusal
 from ..base.joined import JoinedActions, can_join
 from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
@@ -224,7 +224,7 @@ def _check_version(env: Env, spec: EnvSpec) -> None:
 def _check_spaces(env: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless the environment has Gymnasium's spaces."""
     for name in ("observation_space", "action_space"):
-        space = getattr(env, name, None)
+        space = attribute(env, name)
         if not isinstance(space, gym.Space):
             has = "no" if space is None else f"a {type(space).__module__}.{type(space).__name__} as"
             raise EnvSpecError(

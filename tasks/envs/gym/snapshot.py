@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..base.envs import Array, Tree, to_tensor
+from ..base.failures import attribute
 from ..base.joined import JoinedActions
 from .chance import OwnGenerators
 from .make import Scaled
@@ -39,7 +40,7 @@ def only_transparent(env: gym.Env[Any, Any]) -> bool:
 def has_snapshot(env: gym.Env[Any, Any]) -> bool:
     """Return whether a snapshot is worth trying: for MuJoCo and Atari."""
     inner: Any = env.unwrapped
-    mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
+    mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and attribute(inner, "data") is not None
     return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
 
 
@@ -53,16 +54,16 @@ def _is_whole(inner: Any) -> bool:
 
 
 def _is_atari(inner: Any) -> bool:
-    return type(inner).__module__.startswith("ale_py.") and hasattr(inner, "ale")
+    return type(inner).__module__.startswith("ale_py.") and attribute(inner, "ale") is not None
 
 
 def keeps_world(env: gym.Env[Any, Any]) -> bool:
     """Return whether a reset keeps the Box2D world."""
-    world = getattr(env.unwrapped, "world", None)
+    world = attribute(env.unwrapped, "world")
     if world is None or not type(world).__module__.startswith("Box2D"):
         return False
     env.reset(seed=0)
-    return getattr(env.unwrapped, "world", None) is world
+    return attribute(env.unwrapped, "world") is world
 
 
 def take(env: gym.Env[Any, Any]) -> Array:

@@ -361,6 +361,7 @@ def play_wrong(what: str) -> None:
     [
         ("reset", r"reset returns \(observations, infos\), each a dict by agent, as .* but it returned {'deer_0'"),
         ("absent", "only agents that were present before a step get a reward for it, but 'hunter_0', .* got 0.5; give"),
+        ("no reward", "every agent that was present before a .* 'deer_0' got none at step 1 of an episode; give 0.0"),
         (
             "leaves",
             "an agent leaves in the step in which it terminates or is truncated, but 'hunter_0' has left agents",
@@ -370,7 +371,7 @@ def play_wrong(what: str) -> None:
             "an agent leaves in the step in which it .*, but 'deer_0' has done so and is still listed; remove it",
         ),
         ("listed twice", r"agents lists each present agent once, but it is .*'deer_0', 'deer_0'\]; remove"),
-        ("too early", r"observation_space\(agent\) returns .* for 'hunter_0': RuntimeError\('reset first'\)"),
+        ("too early", r"observation_space\(agent\) returns .* for 'hunter_0': RuntimeError: reset first"),
         ("no agents", "an episode begins with one agent or more, but after reset there is none in agents; list"),
         ("nobody", "an episode begins with one agent or more, but after reset there is none in agents; list"),
         ("numbers", r"agents have names, each one another string, but possible_agents is \[0, 1\]; name them"),
@@ -385,6 +386,12 @@ def play_wrong(what: str) -> None:
 def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"pettingzoo/hunt_env:Wrong: {words}"):
         play_wrong(what)
+
+
+def test_the_turn_of_nobody_is_named() -> None:
+    words = "agent_selection is one of agents, .* at step 1 of an episode it is 'player_7', and agents is .'player_0'"
+    with pytest.raises(EnvSpecError, match=f"pettingzoo/hunt_env:Lost: {words}"):
+        make_envs("pettingzoo/hunt_env:Lost", [0], 1)
 
 
 @pytest.mark.parametrize(
