@@ -347,8 +347,12 @@ def _cost(report: ReportView) -> str:
 def _checklist(config: Config, report: ReportView, starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return the completed checklist of Eimer et al. (2023), arXiv:2306.01324."""
     study, confirmation = report.study, report.confirmation
+    repeats = sum(trial.repeats is not None for trial in study.trials)
+    but = f" but {repeats} that repeat others" if repeats else ""
     seeds = (
-        f"{study.seeds} per configuration, from {config.seed}" if study.seeds > 1 else f"{config.seed}, for all trials"
+        f"{study.seeds} per configuration, from {config.seed}"
+        if study.seeds > 1
+        else f"{config.seed}, for all trials{but}"
     )
     if study.environments:
         seeds += f", in {len(study.environments)} environments together"

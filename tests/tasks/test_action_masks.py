@@ -177,3 +177,12 @@ def test_masks_that_cannot_be_followed_are_refused(task: Any, env: str, values: 
 def test_a_spec_says_only_where_masks_can_stand() -> None:
     with pytest.raises(EnvSpecError, match="masks must be 'info', or be left out, but got 'obs'"):
         EnvSpec("CartPole-v1", masks="obs")
+
+
+def test_masks_in_info_that_nobody_asked_for_are_pointed_out() -> None:
+    told = make_envs(EnvSpec("Taxi-v4"), [0], 1)
+    assert told.advice == (
+        'Taxi-v4: info has an action_mask, which is not obeyed; to obey it, write {"id": ..., "masks": "info"}',
+    )
+    assert make_envs(EnvSpec("Taxi-v4", masks="info"), [0], 1).advice == ()
+    assert make_envs(EnvSpec(FORBIDDING, kwargs={"told": "observation"}), [0], 1).advice == ()

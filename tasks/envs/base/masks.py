@@ -9,6 +9,7 @@ bits that may be 1, or 2n, for 0 and 1 of each bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import getattr_static
 from typing import Any, Self
 
@@ -113,6 +114,14 @@ def check_mask(width: int, space: Space, subject: str) -> None:
             f"{subject}: the {MASK} for {space} has {' or '.join(map(str, widths))} numbers, one for each value of "
             f"each choice, but it has {width}; fix it, or rename the entry if it is no mask"
         )
+
+
+def unused_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> str | None:
+    """Return advice about a mask that no policy sees, or None."""
+    seen = isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces
+    if MASK not in info or seen or not isinstance(env.action_space, CHOICES):
+        return None
+    return f'info has an {MASK}, which is not obeyed; to obey it, write {{"id": ..., "masks": "info"}}'
 
 
 def without_choice(masks: NDArray[Any], space: Space) -> NDArray[np.int64]:

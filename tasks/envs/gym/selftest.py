@@ -30,7 +30,7 @@ from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
 from ..base.failures import close_env
-from ..base.masks import with_legal_actions
+from ..base.masks import unused_mask, with_legal_actions
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
 from .chance import note_kept, noted_reads, watched_generators
@@ -119,6 +119,7 @@ class _Trial:
         read: names of options that a reset has read.
         encoder: encoder of observations.
         outside: description of a number outside of the bounds of an observation.
+        unused_mask: advice about a mask that no policy sees.
         played: digest of the episodes that new environments played.
         ages: that of `Restore`.
         began: time after the first step.
@@ -134,6 +135,7 @@ class _Trial:
     read: set[str] = field(default_factory=set)
     encoder: Observations | None = None
     outside: str | None = None
+    unused_mask: str | None = None
     played: str = ""
     ages: str = ""
     began: float = 0.0
@@ -253,12 +255,13 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
         _check_read(trial)
         own = OWN_INFO if is_joint(spec) else ()
         unreported = tuple(sorted(name for name in trial.numbers - spec.info.keys() if not name.startswith(own)))
-        advice = (f"{spec.id}: {trial.outside}; correct the bounds",) if trial.outside else ()
+        advice = [f"{trial.outside}; correct the bounds"] if trial.outside else []
+        advice += [trial.unused_mask] if trial.unused_mask else []
         return replace(
             restore,
             unreported=unreported,
             single_instance=alone,
-            advice=restore.advice + advice,
+            advice=(*restore.advice, *(f"{spec.id}: {text}" for text in advice)),
             played=trial.played if restore.exact and draw == 0 else "",
             ages=trial.ages,
         )
@@ -545,7 +548,9 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
         check_step(result, trial.spec)
         obs, reward, terminated, truncated, said = result
         trial.check(env, obs, "step")
-        trial.numbers.update(info.numbers_in(info.as_dict(said, trial.spec.id)))
+        told = info.as_dict(said, trial.spec.id)
+        trial.numbers.update(info.numbers_in(told))
+        trial.unused_mask = trial.unused_mask or unused_mask(env, told)
         info.write(said, reported, entries, trial.spec.id)
         yield Record(
             _bits(obs, env.observation_space), float(reward), bool(terminated), bool(truncated), entries.tobytes()
