@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ...tasks.runtime.progress import end_work
 from ..storage.store import Store
 
 POLL = 0.1  # seconds between checks for a stop request
@@ -50,4 +51,5 @@ def _watch(store: Store, grace: float, stop_requested: Callable[[], bool], done:
     sys.stderr.write(f"rekindle: a step takes longer than --grace {grace:g}: {LEFT}\n")
     sys.stderr.flush()
     store.close()
+    end_work()
     os._exit(status)

@@ -24,16 +24,17 @@ ANSWER = 0.5  # seconds that the process has to write its stack traces
 PATIENCE = 20.0  # seconds to wait for the database; without it, the leases expire by themselves
 
 
-def watched(url: str, stuck: float | None) -> AbstractContextManager[None]:
+def watched(url: str, stuck: float | None, doing: str = "") -> AbstractContextManager[None]:
     """Watch this process within the context, and kill it if it hangs.
 
     Args:
         url: URL of the storage of its trials.
         stuck: seconds without a step after which it counts as hanging; None not to watch.
+        doing: that of `progress.watched`.
     """
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     then = [sys.executable, "-m", __name__, str(Owner.current()), f"{stuck}"]
-    return progress.watched(stuck, then, {**os.environ, URL_VARIABLE: url, "PYTHONPATH": path})
+    return progress.watched(stuck, then, {**os.environ, URL_VARIABLE: url, "PYTHONPATH": path}, doing)
 
 
 def main(owner: str, seconds: float, trace: int) -> None:

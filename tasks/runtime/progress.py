@@ -75,9 +75,17 @@ def at_work() -> Iterator[None]:
         words[1] -= 1
 
 
+def end_work() -> None:
+    """Note that this process ends on purpose, within its work."""
+    _words[1] = 0
+
+
 @contextmanager
 def watched(
-    seconds: float | None, then: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    seconds: float | None,
+    then: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    doing: str = watcher.TRYING,
 ) -> Iterator[None]:
     """Have this process killed from outside if it hangs while `at_work`.
 
@@ -87,12 +95,13 @@ def watched(
         seconds: seconds without a tick that count as a hang; None for no limit.
         then: command that records what happened, run before the process is killed.
         environment: environment variables of that command.
+        doing: what this process does, told if it ends suddenly while `at_work`; "" if others tell it.
     """
     before = _words, _limit
     set_limit(seconds)
     with ExitStack() as stack:
         stack.callback(_restore, *before)
-        stack.enter_context(_watcher(math.inf if seconds is None else seconds, then, environment))
+        stack.enter_context(_watcher(math.inf if seconds is None else seconds, doing, then, environment))
         yield
 
 
@@ -110,7 +119,7 @@ def simulating() -> Iterator[None]:
         _simulators = os.getpid(), new_name()
         with anonymous_file("rekindle-progress") as page:
             os.ftruncate(page.fileno(), 8 * watcher.WORDS)
-            process = _start_watcher(_simulators[1], (page.fileno(),) * 2, math.inf, (), os.environ)
+            process = _start_watcher(_simulators[1], (page.fileno(),) * 2, math.inf, "", (), os.environ)
         weakref.finalize(watcher, _end_watcher, process, os.getpid())
     with marked(_simulators[1]):
         yield
@@ -160,14 +169,14 @@ def _restore(words: Any, seconds: float | None) -> None:
 
 
 @contextmanager
-def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[None]:
+def _watcher(seconds: float, doing: str, then: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[None]:
     """Run the process that watches this one."""
     name = new_name()
     with anonymous_file("rekindle-progress") as page, anonymous_file("rekindle-trace") as trace:
         os.ftruncate(page.fileno(), 8 * watcher.WORDS)
         tell_in(memoryview(mmap.mmap(page.fileno(), 8 * watcher.WORDS)).cast("q"))
         files = (page.fileno(), trace.fileno())
-        process = _start_watcher(name, files, seconds, then, os.environ if environment is None else environment)
+        process = _start_watcher(name, files, seconds, doing, then, os.environ if environment is None else environment)
         _traces.append(trace)
         faulthandler.register(watcher.TRACE, trace)
         try:
@@ -182,10 +191,10 @@ def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str]
 
 
 def _start_watcher(
-    name: str, files: tuple[int, int], seconds: float, then: Sequence[str], environment: Mapping[str, str]
+    name: str, files: tuple[int, int], seconds: float, doing: str, then: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start the process that watches this one, see `watcher.watch`."""
-    arguments = [name, *map(str, files), str(os.getpid()), str(seconds), *then]
+    arguments = [name, *map(str, files), str(os.getpid()), str(seconds), doing, *then]
     with marked(""):
         return subprocess.Popen(
             [sys.executable, "-I", "-S", watcher.__file__, *arguments],

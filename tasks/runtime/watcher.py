@@ -20,7 +20,7 @@ from contextlib import suppress
 WORDS = 2  # words of the shared page: ticks, and how many parts of the process are at work
 TRACE = signal.SIGUSR2  # on this signal the process writes where it is
 ANSWER = 0.5  # seconds in which a process says where it is
-DOING = "while it made or tried its environment"  # without a command, only this is watched
+TRYING, TRAINING = "while it made or tried its environment", "while it trained"  # what a process does
 LAST_WORDS = 30.0  # seconds that the command may take
 STARTED_BY = "REKINDLE_STARTED_BY"  # environment variable of the processes that others start, with the names of these
 LIMIT = getattr(resource, "RLIMIT_RTTIME", None)  # a limit whose value tells the same, see `mark`
@@ -133,17 +133,17 @@ def not_ignoring(number: int, frame: object) -> None:
     """Do nothing; unlike SIG_IGN, processes do not inherit it."""
 
 
-def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> None:
+def watch(page: int, trace: int, pid: int, limit: float, doing: str, then: list[str]) -> None:
     """Watch the parent until it ends, or kill it if it hangs.
 
-    Without a command, nobody else reports what happened, so this prints where the process hangs, or that it ended while
-    at work.
+    Without a command, nobody else reports what happened, so this prints where the process hangs.
 
     Args:
         page: descriptor of the shared page.
         trace: descriptor of the file in which the process writes where it is.
         pid: id of the process, this one's parent.
         limit: seconds without a tick that count as a hang.
+        doing: what the process does while it is at work; if it ends meanwhile, this is told. "" if others tell it.
         then: command that records what happened, run before the process is killed; `trace` is added as its last
             argument.
     """
@@ -151,18 +151,18 @@ def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> Non
     still = Stillness(limit, pid)
     while os.getppid() == pid and not select.select([0], [], [], still.poll)[0]:
         if still.exceeds(words[0]) and words[1] and os.getppid() == pid:
-            _end(trace, pid, limit, then)
+            _end(trace, pid, limit, doing, then)
             return
         if not words[1]:
             still.ticks = None
-    if words[1] and not then:
-        _tell(f"process {pid} ended {DOING}: its code exits, or crashes in C")
+    if words[1] and doing:
+        cure = "; run the same command again, and it resumes" if doing == TRAINING else ""
+        _tell(f"process {pid} ended {doing}: its code exits, or crashes in C, or something killed it{cure}")
 
 
-def _end(trace: int, pid: int, limit: float, then: list[str]) -> None:
+def _end(trace: int, pid: int, limit: float, doing: str, then: list[str]) -> None:
     try:
-        doing = "" if then else f" {DOING}"
-        _tell(f"process {pid} has made no step for {limit:g} s{doing}, and is killed (--stuck)")
+        _tell(f"process {pid} has made no step for {limit:g} s{doing and ' '}{doing}, and is killed (--stuck)")
         if not then:
             os.kill(pid, TRACE)
             time.sleep(ANSWER)
@@ -184,6 +184,6 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, not_ignoring)  # it ends with its parent
     try:
-        watch(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), sys.argv[6:])
+        watch(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), sys.argv[6], sys.argv[7:])
     finally:
         end_started_by(sys.argv[1])

@@ -490,6 +490,18 @@ class Meddler(Drift):
         return super().push(action)
 
 
+class Quits(Drift):
+    """Ends the process after some steps, of which a self-test sees none."""
+
+    steps = 0
+
+    def push(self, action: Any) -> float:
+        Quits.steps += 1
+        if Quits.steps > 4000:
+            os._exit(3)
+        return super().push(action)
+
+
 class Clings(Drift):
     """Its close never returns."""
 

@@ -17,6 +17,7 @@ from ....tasks.identity import TaskIdentity
 from ....tasks.runtime.interrupts import Interrupts
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
 from ....tasks.runtime.progress import at_work
+from ....tasks.runtime.watcher import TRAINING
 from ....tasks.signals.demonstrations import check_name
 from ....tasks.task import Task
 from ...curves.beside import copied
@@ -94,7 +95,7 @@ def train(arguments: argparse.Namespace) -> int:
                 check_resumed(task, "--code")
             with (
                 copied(arguments.url, task.uid, logs, partial(note, errors)),
-                watched(arguments.url, arguments.stuck),
+                watched(arguments.url, arguments.stuck, TRAINING),
                 graceful(store, arguments.grace, Interrupts.pending_anywhere),
                 at_work(),
             ):

@@ -151,6 +151,16 @@ def test_a_close_that_never_returns_is_left_with_a_warning(env: str, monkeypatch
     assert (task.epochs, task.inexact) == (1, [])
 
 
+def test_an_environment_that_ends_the_process_in_training_is_told(tmp_path: Path) -> None:
+    words = ["train", "ppo", "faulty_envs:faults/Quits-v0", "--epochs", "200", *SETS]
+    command = [sys.executable, "-m", "rekindle.studies.cli", *words]
+    environment = {**os.environ, "PYTHONPATH": SUPPORT}
+    process = nursery.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    errors = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 3, errors
+    assert f"ended {watcher.TRAINING}: its code exits, or crashes in C, or something killed it; run the" in errors
+
+
 def test_a_process_that_has_ended_is_not_waited_for() -> None:
     name = progress.new_name()
     with progress.marked(name):
