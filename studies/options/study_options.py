@@ -198,6 +198,7 @@ class StudyOptions(TypedDict, total=False):
             "by the mean over their seeds (default: one of eight, at most 4, of trials in an environment with the "
             "scheduler adaptive and one objective; 0: none)",
             Group.SEEDS,
+            parse=conversions.nonnegative,
         ),
     ]
     across: Annotated[

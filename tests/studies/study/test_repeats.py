@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rekindle
+from rekindle.studies.cli import main
 from rekindle.studies.engine.json_views import rank, study_view, summary_view
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import StudyProgress
@@ -83,6 +84,17 @@ def test_a_task_without_an_environment_repeats_only_what_it_is_asked_to() -> Non
 def test_repeats_that_are_not_possible_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(BadConfig, match=why):
         config_of(**options)
+
+
+def test_the_command_line_takes_repeats(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["create", "ppo", "CartPole-v1", "--storage", sqlite_url, "--json", "--repeats"]
+    for text, repeating in (("0", ()), ("3", (range(13, 16),))):
+        assert main([*words, text, "--study", text]) == 0
+        with Store(sqlite_url) as store:
+            assert Config.from_json(store.study(text).config, text).repeating == repeating
+    with pytest.raises(SystemExit):
+        main([*words, "x"])
+    assert "argument --repeats: must be a number of at least 0, but got 'x'" in capsys.readouterr().err
 
 
 def test_an_extension_ends_with_repeats_unless_it_is_small(store: Store) -> None:
