@@ -23,6 +23,7 @@ from .spec import EnvSpecError
 TEXT = 64  # numbers of a text
 PIXEL = 255  # largest value of a pixel
 TOLERANCE = 1e-5  # of bounds, relative to the size of numbers
+MOST_NUMBERS, MOST_VALUES = 4_000_000, 100_000  # of an observation, and of all choices of an action
 FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -112,6 +113,13 @@ class Observations:
             self._columns.append((path, slice(begin, end)))
             if path == (MASK,):
                 self.mask = slice(begin, end)
+        if end > MOST_NUMBERS:
+            raise UnsupportedSpace(
+                f"{env}: an observation has at most {MOST_NUMBERS:,} numbers, since a network has weights for each and "
+                f"a rollout keeps them, but observation_space has {end:,}: {reprlib.repr(space)}; a whole number is "
+                "one-hot, so write a large one as digits or as a Box of one number, in a wrapper; images are Boxes of "
+                "uint8"
+            )
         numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts, space)
         if not end and not images:
             raise UnsupportedSpace(f"{env}: observations have at least one number, but observation_space is {space}")
@@ -458,6 +466,12 @@ class Actions:
             raise UnsupportedSpace(
                 f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these "
                 f"with bounded Boxes of floats, but action_space is {space}; add a wrapper that turns it into one"
+            )
+        if isinstance(space, FLAT_SPACES) and (size := size_of(space)) > MOST_VALUES:
+            raise UnsupportedSpace(
+                f"{env}: an action has at most {MOST_VALUES:,} values of choices or numbers, since a policy gives a "
+                f"number for each, but action_space has {size:,}: {reprlib.repr(space)}; split it into several choices "
+                "(MultiDiscrete), such as its digits, in a wrapper"
             )
         self.chosen = isinstance(space, Joined) and space.starts is not None  # nothing to clip
         self.whole = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)

@@ -21,6 +21,15 @@ def encode(space: spaces.Space, value: object) -> np.ndarray:
     return out
 
 
+def test_spaces_of_absurd_sizes_are_refused() -> None:
+    seen = spaces.Dict({"place": spaces.Discrete(10_000_000), "speed": spaces.Box(-1, 1, (2,))})
+    with pytest.raises(UnsupportedSpace, match=r"Far-v0: an observation has at most 4,000,000 .* has 10,000,002: Dict"):
+        Observations(seen, "Far-v0")
+    for space, size in ((spaces.Discrete(10**6), "1,000,000"), (spaces.MultiDiscrete([10**5, 2]), "100,002")):
+        with pytest.raises(UnsupportedSpace, match=f"Far-v0: an action has at most 100,000 .* has {size}: .* split"):
+            Actions(space, "Far-v0")
+
+
 @pytest.mark.parametrize(
     "space",
     [
