@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.catalog import is_resume_label
@@ -40,6 +40,7 @@ from ..study.objectives import (
     undominated,
     violation,
 )
+from ..study.repeats import origin, unreliable
 from .probes import probe_view
 from .views import (
     AgreementView,
@@ -173,7 +174,7 @@ def ranked(study: StudyView) -> list[TrialView]:
 def front(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
     """Return the Pareto front of the trials that trained longest, best first."""
     measured = _with_results(trials, objectives)
-    longest = min(map(_training, measured), default=(0, 0, 0.0))
+    longest = min(map(_training, measured), default=(0, False, 0, 0.0))
     equals = [trial for trial in measured if _training(trial) == longest]
     points = _points(equals, objectives)
     return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
@@ -193,10 +194,10 @@ def _earlier(trial: TrialView, objectives: Mapping[str, str]) -> list[float]:
     return [part for row, values in reversed([*points]) for part in (row.violation or 0.0, -values[0])]
 
 
-def _training(trial: TrialView) -> tuple[int, int, float]:
-    """Return a sort key: negated epochs, negated seeds, and the violation."""
+def _training(trial: TrialView) -> tuple[int, bool, int, float]:
+    """Return a sort key: negated epochs, failed repeats, negated seeds, violation."""
     trained = sum(seed.epochs >= trial.epochs for seed in trial.seeds or ())
-    return -trial.epochs, -trained, trial.violation or 0.0
+    return -trial.epochs, bool(trial.unreliable), -trained, trial.violation or 0.0
 
 
 def _points(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[list[float]]:
@@ -204,10 +205,13 @@ def _points(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[
     return [point(objectives, trial.ranked_by()) for trial in trials]
 
 
-def _over_seeds(trials: Sequence[TrialView]) -> list[TrialView]:
-    """Return trials with the means of those that others repeat."""
+def _over_seeds(trials: Sequence[TrialView], failed: Collection[int]) -> list[TrialView]:
+    """Return trials with the means of those that others repeat.
+
+    Repeats of the trials with the numbers `failed` have failed.
+    """
     repeated = {trial.repeats for trial in trials if trial.repeats is not None}
-    origins = {trial.number: trial.number if trial.repeats is None else trial.repeats for trial in trials}
+    origins = {trial.number: origin(trial) for trial in trials}
     together: dict[tuple[int, int], list[TrialView]] = {}
     for trial in trials:
         if origins[trial.number] in repeated and trial.epochs and not trial.excluded:
@@ -218,7 +222,10 @@ def _over_seeds(trials: Sequence[TrialView]) -> list[TrialView]:
         for trial in group
         if len(group) > 1
     }
-    return [trial.replace(over_seeds=means[trial.number]) if trial.number in means else trial for trial in trials]
+    return [
+        trial.replace(over_seeds=means.get(trial.number), unreliable=origins[trial.number] in failed or None)
+        for trial in trials
+    ]
 
 
 def study_view(store: Store, name: str) -> StudyView:
@@ -230,7 +237,7 @@ def study_view(store: Store, name: str) -> StudyView:
     trials, segments = collapse(config, replicates, rows, scale)
     in_training = store.in_training(name)
     in_configurations = {number // seeds_of(config) for number in in_training}
-    configurations = _over_seeds(_trial_views(config, trials, segments, in_configurations))
+    configurations = _over_seeds(_trial_views(config, trials, segments, in_configurations), unreliable(trials))
     if seeds_of(config) > 1:
         configurations = _with_seeds(config, configurations, replicates, rows, in_training)
     if config.scheduling.confirms:
@@ -309,7 +316,8 @@ def summary_view(store: Store, name: str) -> SummaryView:
     totals, objectives, in_training = store.totals(name), objectives_of(config), store.in_training(name)
     counts = {state: totals.trials.get(state, 0) for state in STATES}
     longest = store.longest(name, best=ranks_by_score(config) and not config.repeating)
-    best = front(_over_seeds([trial_view(config, *row, in_training) for row in longest]), objectives)
+    failed = unreliable(store.trials(name, of=[*chain(*config.repeating)]) if config.repeating else ())
+    best = front(_over_seeds([trial_view(config, *row, in_training) for row in longest], failed), objectives)
     complete = not counts[RUNNING] and sum(counts.values()) >= config.trials[-1]
     counts[WAITING] = counts[RUNNING] - len(in_training)
     counts[RUNNING] = len(in_training)

@@ -16,7 +16,7 @@ from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import measured, worth
-from ..study.repeats import means, origin
+from ..study.repeats import means, origin, unreliable
 from .json_views import RUNNING, WAITING
 from .study_rows import StudyRows
 
@@ -191,10 +191,12 @@ class StudyProgress:
             return None if winner is None else self._results[0].get(winner)
         longest = next((results for results in reversed(self._results) if results), {})
         config = self.rows.config
+        ranks: dict[int, tuple[float, ...]]
         if config.repeating:  # one objective, and no constraints
             scores = {number: score_of(row) for number, row in longest.items()}
-            mean = means({number: origin(self.rows.trials[number]) for number in scores}, scores)
-            ranks = {number: (mean[number], score) for number, score in scores.items()}
+            origins = {number: origin(self.rows.trials[number]) for number in scores}
+            mean, failed = means(origins, scores), unreliable(self.rows.trials.values())
+            ranks = {number: (origins[number] not in failed, mean[number], score) for number, score in scores.items()}
         else:
             ranks = {number: worth(config, row) for number, row in longest.items()}
         highest = max(ranks.values(), default=None)

@@ -196,6 +196,8 @@ class TrialView(ResultView):
         "objectives, as means over the trial and those that repeat it, by which it ranks; null if none does",
     ] = None
 
+    unreliable: Annotated[bool | None, "true if a repeat failed, so that it ranks below the others"] = None
+
     def ranked_by(self) -> dict[str, float]:
         """Return the objectives, as means over its seeds if it was repeated."""
         return dict(self.over_seeds) if self.over_seeds else self.results()

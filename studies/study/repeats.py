@@ -2,7 +2,7 @@
 
 The best of many results on one seed is partly luck. So the last trials of a study repeat: they train the
 hyperparameters of its best trials to the end, and from then on these rank by the mean over their seeds.
-`benchmarks/races.py` measures what this is worth.
+`benchmarks/races.py` measures what this is worth. Trials of which a repeat failed rank below the others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..errors import BadConfig
 from ..options.entries import check_count
@@ -54,7 +55,23 @@ def repeats_option(config: Config, repeats: int | None, why_not: str | None) -> 
     return {"repeats": repeats} if repeats else {}
 
 
-def origin(trial: Trial) -> int:
+class _Repeating(Protocol):
+    """A trial, or its view."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def repeats(self) -> int | None: ...
+    @property
+    def state(self) -> str: ...
+
+
+def unreliable(trials: Iterable[_Repeating]) -> set[int]:
+    """Return the numbers of the trials of which a repeat failed."""
+    return {trial.repeats for trial in trials if trial.repeats is not None and trial.state == "failed"}
+
+
+def origin(trial: _Repeating) -> int:
     """Return the number of the trial that it repeats, or its own."""
     return trial.number if trial.repeats is None else trial.repeats
 
@@ -91,7 +108,9 @@ def best_to_repeat(
     for trial in trials:
         seeds[origin(trial)] = seeds.get(origin(trial), 0) + 1
     mean = means({number: origin(of_number[number]) for number in scores}, scores)
-    best = list(dict.fromkeys(origin(of_number[n]) for n in sorted(scores, key=lambda n: (-mean[n], n))))
+    failed = unreliable(trials)
+    ranked = sorted(scores, key=lambda n: (origin(of_number[n]) in failed, -mean[n], n))
+    best = list(dict.fromkeys(origin(of_number[n]) for n in ranked))
     repeats = []
     for index in range(count if best else 0):
         number = best[index % len(best)]

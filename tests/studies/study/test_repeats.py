@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rekindle
+import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.engine.json_views import rank, study_view, summary_view
 from rekindle.studies.engine.runner import start_study
@@ -16,6 +17,7 @@ from rekindle.studies.engine.snapshots import StudyProgress
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.sql import schema
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.studies.study.repeats import best_to_repeat
@@ -154,6 +156,31 @@ def test_excluded_results_count_in_no_mean(lucky: str, sqlite_url: str) -> None:
         trials = study_view(store, "s").trials
         assert trials[trials[14].repeats or 0].over_seeds is None
         assert 14 not in [trial.number for trial in rank(trials)]
+
+
+def test_trials_of_which_a_repeat_failed_are_not_the_best(lucky: str, sqlite_url: str) -> None:
+    options: dict[str, Any] = {"trials": 16, "epochs": (1, 32, 2), "repeats": 2, "seed": 5, "progress": False}
+    with Store(sqlite_url) as store:
+        study = rekindle.tune("tabular", lucky, storage=store, study="s", **options)
+        assert study.best is not None
+        before = study.best.number, study.best.repeats
+        of_best = study.trials[before[0]] if before[1] is None else study.trials[before[1]]
+        [again] = [trial for trial in study.trials if trial.repeats == of_best.number]
+        table = schema.trial
+        store.database.write(
+            lambda connection: connection.execute(
+                sa.update(table).where(table.c.study == "s", table.c.number == again.number).values(state="failed")
+            )
+        )
+        view = study_view(store, "s")
+        assert view.trials[of_best.number].unreliable
+        assert view.best is not None
+        assert view.best.number not in (of_best.number, again.number)
+        assert summary_view(store, "s").best == view.best
+        assert StudyProgress(store, "s").look().best[1] == view.best.number  # type: ignore[index]
+        ranked = [trial.number for trial in rank(view.trials)]
+        ended = [trial.number for trial in view.trials if trial.epochs == 32]
+        assert {*ranked[len(ended) - 2 : len(ended)]} == {of_best.number, again.number}
 
 
 def test_enqueued_trials_do_not_take_the_place_of_repeats(lucky: str, sqlite_url: str) -> None:
