@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ....spaces.errors import near
 from ...errors import text_of
 from ...runtime.warning_filters import changed_filters
 from ..base.arrays import ENDS, NUMBERS, is_number
@@ -122,6 +123,12 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             raise EnvSpecError(
                 f"{self.name}: info has entries of each agent, so one is named BEHAVIOUR.ENTRY, such as "
                 f"{next(iter(self.groups))}.{name}, or AGENT.ENTRY, but got {name!r}"
+            )
+        owners = dict.fromkeys((*self.groups, *self.agents, RETURN, RETURNS))
+        if not name.startswith(tuple(f"{owner}." for owner in owners)):
+            raise EnvSpecError(
+                f"{self.name}: info has entries of behaviours and agents, which are {reprlib.repr([*owners][:-2])}, "
+                f"but got {name!r}{near(owner, owners) or '; name one of these'}"
             )
         return owner, entry
 

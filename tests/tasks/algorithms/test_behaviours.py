@@ -495,6 +495,13 @@ def test_an_entry_of_info_is_averaged_over_the_agents_that_report_it() -> None:
     assert means == [0.5] * 5 + [1.0] * 3
 
 
+def test_an_entry_of_info_of_nobody_is_refused() -> None:
+    with pytest.raises(
+        EnvSpecError, match=r"are \['hunter', 'deer', 'hunter_0', .* got 'green.near'; name one of these"
+    ):
+        make_joint(EnvSpec(HUNT, info={"green.near": "last"}))
+
+
 def test_agents_act_by_name() -> None:
     task = Behaviours(HUNT, seed=1).init(**SMALL)
     env = Hunt()
