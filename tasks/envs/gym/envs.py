@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from ...rng import streams
 from ...runtime import INFO
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations, Spaces
-from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.envs import Array, Envs, Episodes, StepResult, Tree, to_tensor
 from ..base.info import number
 from ..base.masks import ALLOWS, without_choice
 from ..base.spec import RAISED, EnvSpec, EnvSpecError
@@ -53,6 +53,17 @@ def twice(play: Callable[[], Result]) -> Result | str:
                 raise
             failed = f"raised {type(error).__name__} ({text_of(error)})"
     return failed
+
+
+class _Ended(NamedTuple):
+    """An episode that has ended, and the environment that played it."""
+
+    at: int
+    number: int
+    seed: int
+    options: Options
+    actions: Sequence[Array]
+    outcome: Outcome
 
 
 class GymEnvs(Envs):
@@ -110,6 +121,8 @@ class GymEnvs(Envs):
 
     def reset(self) -> None:
         self._clear_episodes()
+        self.steps = 0  # of this epoch
+        self.last_ended: dict[int, _Ended] = {}  # by member, in this epoch
         self.info.reset()
         self.raised = np.zeros((self.num_members, 2), np.int64)  # episodes of a training that raised, and all
         self.epoch = np.zeros(self.num_members, np.int64)
@@ -198,6 +211,7 @@ class GymEnvs(Envs):
             for recorded, action in compress(zip(self.history, decoded, strict=True), self.playing):
                 recorded.append(action)
         self.untouched = False
+        self.steps += 1
         self.returns += reward
         self.elapsed += self.playing
         self.info.add(info)
@@ -267,40 +281,64 @@ class GymEnvs(Envs):
         These are one of `CHECKED` episodes, or more, and those in which the environment raised. The choice depends on
         their seeds and outcomes alone, so it is the same after a resume.
         """
-        share = CHECKED_IF_IT_AGES if self.restore.ages else CHECKED
-        for i in ended[raised | (self.reset_seeds[ended] // 2 % share == 0)].tolist():
-            p, n = divmod(i, self.num_envs)
-            if self.found.get(p):
-                continue
-            episode = i, int(self.reset_seeds[i]), self.options[i], np.stack(self.history[i])
-            again = twice(partial(self._play_again, *episode))
-            outcome = Outcome(last_obs[i], self.returns[i], int(self.elapsed[i]))
-            if isinstance(again, Outcome):
-                if outcome.equals(again):
-                    continue
-                again = (
-                    f"ended differently (step {again.steps}, return {again.total:g}; before step {outcome.steps}, "
-                    f"return {outcome.total:g})"
-                )
-            other = "process" if self._young else "one"
-            self.found.setdefault(p, []).append(
-                f"{self.spec.id}: episode {self.episode[i]} of environment {n}, played again in another {other}, "
-                f"{again}, though the self-test found no difference; {CLEAN}"
+        ages = bool(self.restore.ages)
+        chosen = raised | (self.reset_seeds[ended] // 2 % (CHECKED_IF_IT_AGES if ages else CHECKED) == 0)
+        for i in ended[chosen | ages].tolist():
+            outcome = Outcome(last_obs[i].copy(), self.returns[i], int(self.elapsed[i]))
+            episode = _Ended(
+                i, int(self.episode[i]), int(self.reset_seeds[i]), self.options[i], self.history[i], outcome
             )
+            if ages:
+                self.last_ended[int(self.member[i])] = episode
+            if not ages or chosen[ended == i]:
+                self._compare(episode)
 
-    def _play_again(self, i: int, seed: int, options: Options, actions: Array) -> Outcome:
+    def take_episodes(self) -> Episodes:
+        """Return the tallies of an epoch, and clear them.
+
+        Where age may have an effect, the last episode is played again, since the effect may have just begun; but only
+        if that takes a small share of the epoch's steps.
+        """
+        for episode in self.last_ended.values():
+            if CHECKED_IF_IT_AGES * episode.outcome.steps <= self.steps * self.num_envs:
+                self._compare(episode)
+        self.last_ended.clear()
+        self.steps = 0
+        return super().take_episodes()
+
+    def _compare(self, episode: _Ended) -> None:
+        """Play an episode again, and note a difference unless there was one."""
+        p, n = divmod(episode.at, self.num_envs)
+        if self.found.get(p):
+            return
+        again, outcome = twice(partial(self._play_again, episode)), episode.outcome
+        if isinstance(again, Outcome):
+            if outcome.equals(again):
+                return
+            again = (
+                f"ended differently (step {again.steps}, return {again.total:g}; before step {outcome.steps}, "
+                f"return {outcome.total:g})"
+            )
+        other = "process" if self._young else "one"
+        self.found.setdefault(p, []).append(
+            f"{self.spec.id}: episode {episode.number} of environment {n}, played again in another {other}, "
+            f"{again}, though the self-test found no difference; {CLEAN}"
+        )
+
+    def _play_again(self, episode: _Ended) -> Outcome:
         """Play an episode of an environment again, in another one.
 
         If the age of a process may have an effect, that is in a process which only does this, if it can be started.
         """
+        how = episode.seed, episode.options, np.stack(episode.actions)
         if self.make_young is not None and self._young is None:
             try:
                 self._young = self.make_young()
             except TaskError:  # this program may have registered the environment itself
                 self.make_young = None
         if self._young is not None:
-            return self._young.play_again(0, seed, options, actions, self.restore.renew)
-        return self.backend.play_again(i, seed, options, actions, self.restore.renew)
+            return self._young.play_again(0, *how, self.restore.renew)
+        return self.backend.play_again(episode.at, *how, self.restore.renew)
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""

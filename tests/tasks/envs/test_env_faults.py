@@ -240,6 +240,23 @@ def test_an_effect_of_the_age_of_a_process_is_found_in_training(where: str) -> N
     assert young.inexact == []
 
 
+def test_an_effect_of_age_that_has_just_begun_is_found_at_the_end_of_an_epoch() -> None:
+    def aged(after: int) -> dict[str, Any]:
+        return {"kwargs": {"where": "class", "after": after}}
+
+    name = "faulty_envs:faults/Aged-v0"
+    counted = gym.make(name, where="class").unwrapped.counted  # type: ignore[attr-defined]
+    before = counted["steps"]
+    self_test(EnvSpec(name, **aged(10**9 + 1)))
+    now = counted["steps"]
+    task = make("Aged", env=aged(now + (now - before) + 190))
+    task.fit(1)
+    assert task.inexact == []
+    task.fit(2)  # its last ten steps are rewarded otherwise
+    [reason] = task.inexact
+    assert "played again in another process, ended differently" in reason
+
+
 @pytest.mark.parametrize(
     ("env", "ages"),
     [
