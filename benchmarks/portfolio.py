@@ -34,8 +34,12 @@ Array = NDArray[np.float64]
 
 
 def pack(task: str, paths: Sequence[Path]) -> None:
-    """Write a table for each environment in the records, of the configurations that have all of its seeds."""
+    """Write a table for each environment, of the configurations that have all of its seeds.
+
+    What tables hold already stays in them.
+    """
     records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    records += packed(task)
     (TRAININGS / task).mkdir(parents=True, exist_ok=True)
     recording, space = recordings()[task], load(task).learner.hyperparameters
     sized = [{**values, "epoch_steps": recording.epoch_steps} for values in recording.configurations]
@@ -69,6 +73,23 @@ def pack(task: str, paths: Sequence[Path]) -> None:
         for name in searched:
             arrays[f"param.{name.replace('.', '_')}"] = _column([complete[n].get(name) for n in rows])
         np.savez_compressed(TRAININGS / task / f"{env}.npz", **arrays)
+
+
+def packed(task: str) -> list[dict[str, Any]]:
+    """Return the records in a task's tables."""
+    records = []
+    for path in sorted((TRAININGS / task).glob("*.npz")):
+        table = np.load(path)
+        meta, names = json.loads(str(table["meta"])), list(RUNGS)
+        for place, row in enumerate(meta["rows"]):
+            scores = {
+                epoch: table["curves"][place, :, n].tolist() for n, epoch in enumerate(names[: len(meta["episodes"])])
+            }
+            training = table["training"][place].tolist()
+            records.append(
+                {"env": path.stem, "configuration": row, "seeds": meta["seeds"], "scores": scores, "training": training}
+            )
+    return records
 
 
 def _column(values: list[Any]) -> Any:

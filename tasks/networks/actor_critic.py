@@ -14,7 +14,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from ...spaces import Space, categorical, integer, ordinal, real, sizes
+from ...spaces import Space, categorical, integer, log_real, ordinal, sizes
 from ..checkpoint.member_state import Stacked
 from ..cuda.graphs import captured
 from ..envs.base.masks import actor_columns_in, mask_in
@@ -44,7 +44,7 @@ def model_space() -> Space:
         critic_hidden=sizes(1, 65536, silent=True),
         layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
         activation=categorical("tanh", "relu", "silu", "elu", default="tanh", structural=True),
-        std_init=real(0.3, 1.5, default=1.0, accept=(1e-3, 100.0)),
+        std_init=log_real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0)),
         memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
         encoder=encoder_choice(),
         goal_conditioning=goal_choice(),

@@ -310,7 +310,7 @@ def _file(path: Path, x: float) -> Path:
         ({"across": "best"}, "--across must be one of mean, median, iqm, top_quartile, but got 'best'"),
         ({"env": ["CartPole-v1"]}, "several environments, but got CartPole-v1 alone"),
         ({"env": ["CartPole-v1", "CartPole-v1"]}, "takes part once, but CartPole-v1 is named twice"),
-        ({"env": ["CartPole-v1", "Pendulum-v1"]}, "model.std_init is not searched in CartPole-v1 and uniform"),
+        ({"env": ["CartPole-v1", "Pendulum-v1"]}, "model.std_init is not searched in CartPole-v1 and loguniform"),
         ({"scheduler": "asha"}, "configurations that wait for each other, as with --scheduler adaptive"),
         ({"goal": "return:9"}, "--goal is about returns of one environment"),
         ({"plateau": 9}, "--plateau is about returns of one environment"),
