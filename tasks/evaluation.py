@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
@@ -19,7 +19,7 @@ import torch
 from .base_learner import BaseLearner
 from .envs import Envs, EnvSpec, StepResult, allows_one, make_envs, spaces_of, steps_all_at_once, time_limit
 from .envs.base.encode import Observations
-from .errors import UnsupportedSpace
+from .errors import Diverged, UnsupportedSpace
 from .learner import Learner
 from .rng import streams
 from .runtime import EVALUATION_EPISODES
@@ -216,6 +216,8 @@ def measure_episodes(
     spec = players.env if env is None else replace(env, state=players.env.state)
     spec = spec if contest is None else contest.reported(spec)
     envs = _open_envs(players, spec, (seed,) * players.members, episodes, most)
+    if not first:
+        envs.faults.clear()  # of an earlier evaluation
     returns = np.zeros((players.members, episodes))
     lengths = np.zeros(returns.shape, np.int64)
     info = np.full((*returns.shape, len(envs.info.names)), np.nan)
@@ -251,6 +253,31 @@ def measure_episodes(
         returns, entries = contest.credited(returns, entries)
     entries = {name: x.reshape(members, -1) for name, x in entries.items()}
     return Measured(returns.reshape(members, -1), entries, lengths.reshape(members, -1))
+
+
+def check_finite(learner: BaseLearner, member: int, returns: Sequence[float], subject: str) -> None:
+    """Check what a member's environments gave in an evaluation.
+
+    Args:
+        learner: learner that was evaluated.
+        member: index of the member.
+        returns: its returns, or their mean.
+        subject: name of the task in error messages.
+
+    Raises:
+        Diverged: a return is not finite. If only observations were not, a warning says so.
+    """
+    if not plays_episodes(type(learner)):
+        return
+    players = playing(learner)
+    envs = (players.particles or players).evaluation_envs
+    faults = {} if envs is None else envs.faults
+    of_member = len(envs.seeds) // players.members if envs is not None else 0
+    fault = next((faults[i] for i in range(member * of_member, (member + 1) * of_member) if i in faults), None)
+    if not np.isfinite(returns).all():
+        raise Diverged(f"{subject}: a return of its evaluation is not finite" + (f", since {fault}" if fault else ""))
+    if fault:
+        warnings.warn(f"{subject}: in its evaluation, {fault}", stacklevel=3)
 
 
 def due_episodes(lengths: np.ndarray, steps: np.ndarray, longest: int | None) -> np.ndarray:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .envs import Envs, allows_one, make_envs, spaces_of
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
-from .errors import EnvironmentFailed, Stopped, TaskError, text_of
+from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, text_of
 from .evaluation import EVALUATION_SEED, acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
@@ -220,6 +220,8 @@ class _Probe:
 
         for _, running, step in played_steps(envs, 0, untimed, due, lambda *seen: None, episode):
             self.on_step()
+            if envs.faults:
+                raise Diverged(envs.faults.popitem()[1])
             alive, length = running[:, 0].copy(), length + 1
             self.steps += int(alive.sum())
             self.rewards += step.reward[alive, 0].tolist()

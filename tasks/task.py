@@ -23,7 +23,17 @@ from .cohort import Cohort
 from .deployment.exporting import format_of, write_program
 from .deployment.predicting import Predictor, player
 from .deployment.video import film
-from .evaluation import EVALUATION_SEED, OnStep, acting, evaluate, measure_episodes, one_thread, other_env, record
+from .evaluation import (
+    EVALUATION_SEED,
+    OnStep,
+    acting,
+    check_finite,
+    evaluate,
+    measure_episodes,
+    one_thread,
+    other_env,
+    record,
+)
 from .identity import EnvLike, check_seed
 from .learner import Learner
 from .resumable import Resumable
@@ -173,7 +183,9 @@ class Task(Resumable):
         if not deterministic:
             return statistics.fmean(self.returns(episodes, deterministic, env, seed, on_step))
         learner, member, count = self._evaluated(episodes)
-        return float(evaluate(learner, count, **self._elsewhere(env, seed), on_step=on_step)[member])
+        mean = float(evaluate(learner, count, **self._elsewhere(env, seed), on_step=on_step)[member])
+        check_finite(learner, member, [mean], str(self))
+        return mean
 
     def score_epoch(self) -> float:
         """Return the last epoch's objective, measured unless its metrics have it.
@@ -209,6 +221,7 @@ class Task(Resumable):
         learner, member, count = self._evaluated(episodes)
         measured = measure_episodes(learner, count, deterministic, on_step, **self._elsewhere(env, seed))
         returns: list[float] = measured.returns[member].tolist()
+        check_finite(learner, member, returns, str(self))
         return returns
 
     @checked()
@@ -225,6 +238,7 @@ class Task(Resumable):
         """
         learner, member, count = self._evaluated(episodes)
         measured = measure_episodes(learner, count, deterministic, **self._elsewhere(env, seed))
+        check_finite(learner, member, measured.returns[member].tolist(), str(self))
         info = {f"info.{name}": values[member].tolist() for name, values in measured.info.items()}
         return {"return": measured.returns[member].tolist(), **info}
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...spaces.errors import SYNONYMS, near
-from ...tasks.errors import LAST_LINES
+from ...tasks.errors import LAST_LINES, environment_of, text_of
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
 from ..shell import READING, in_storage
@@ -30,6 +30,7 @@ from .parsers.looking import add_readers
 from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
+PLAYS = ("evaluate", "match", "replay", "fork", "schedule")  # commands that play or train in this process
 GRACE = 1.0  # seconds in which threads that others have started may end with the command
 LATEST = 30.0  # seconds that others may take at the end of the process
 PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
@@ -167,7 +168,9 @@ def _run_safely(arguments: Namespace) -> int:
         return _run(arguments)
     except KeyboardInterrupt as error:  # an Interrupted has a text and a signal
         return _say(str(error) or "stopped", 128 + getattr(error, "signal", signal.SIGINT))
-    except BrokenPipeError:  # e.g. in `rekindle trials x | head`
+    except BrokenPipeError as error:  # e.g. in `rekindle trials x | head`
+        if environment_of(error):
+            return _explain(error)
         os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
@@ -204,18 +207,22 @@ def _run(arguments: Namespace) -> int:
     is_usual = arguments.storage == arguments.parser.get_default("storage")
     with ExitStack() as stack:
         stack.enter_context(in_storage(None if is_usual else without_password(arguments.url)))
-        if getattr(arguments, "env", None) is not None:
+        plays = arguments.command in PLAYS
+        if plays or arguments.command == "confirm" or getattr(arguments, "env", None) is not None:
             from ...tasks.runtime import STUCK
-            from ...tasks.runtime.progress import watched
+            from ...tasks.runtime.progress import at_work, watched
+            from ...tasks.runtime.watcher import PLAYING, TRYING
 
             # the environment's spaces are read before any trial begins
-            stack.enter_context(watched(getattr(arguments, "stuck", STUCK)))
+            stack.enter_context(watched(getattr(arguments, "stuck", STUCK), doing=PLAYING if plays else TRYING))
+            if plays:
+                stack.enter_context(at_work())
         return int(run(arguments))
 
 
 def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
-    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError, environment_of, text_of
+    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
 

@@ -22,7 +22,7 @@ from ..envs.agents.adapter import AGENTS, blank
 from ..envs.agents.roster import roster_of
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
-from ..evaluation import acting, measure_episodes
+from ..evaluation import acting, check_finite, measure_episodes
 from ..learner import Learner
 from ..networks.recurrent import States
 from ..task import Task
@@ -122,6 +122,7 @@ class Behaviours(Task):
             measured = measure_episodes(learner, games, deterministic=False, **self._elsewhere(None, seed))
         finally:
             learner.contest = before
+        check_finite(learner, 0, measured.returns[0].tolist(), str(self))
         return np.sign(measured.returns[0] - measured.info[OPPONENTS][0]).astype(int).tolist()
 
     @contextmanager

@@ -20,7 +20,8 @@ from contextlib import suppress
 WORDS = 2  # words of the shared page: ticks, and how many parts of the process are at work
 TRACE = signal.SIGUSR2  # on this signal the process writes where it is
 ANSWER = 0.5  # seconds in which a process says where it is
-TRYING, TRAINING = "while it made or tried its environment", "while it trained"  # what a process does
+# What a process does.
+TRYING, TRAINING, PLAYING = "while it made or tried its environment", "while it trained", "while it played"
 LAST_WORDS = 30.0  # seconds that the command may take
 STARTED_BY = "REKINDLE_STARTED_BY"  # environment variable of the processes that others start, with the names of these
 LIMIT = getattr(resource, "RLIMIT_RTTIME", None)  # a limit whose value tells the same, see `mark`

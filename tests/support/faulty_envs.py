@@ -546,6 +546,8 @@ class Wrong(Drift):
             next(iter(()))
         if wrong == "mute":
             raise Mute
+        if wrong == "pipe":
+            raise BrokenPipeError("the simulator is gone")
         if wrong == "shape":
             return np.zeros(3, np.float32)
         if wrong == "huge":

@@ -26,7 +26,9 @@ from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step
 from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.gym.surroundings import guards_of
-from rekindle.tasks.errors import TaskError, UnsupportedSpace
+from rekindle.tasks.errors import Diverged, TaskError, UnsupportedSpace
+from rekindle.tasks.identity import TaskIdentity
+from rekindle.tasks.probing import probe
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
@@ -361,6 +363,29 @@ def test_an_exception_without_a_text_is_named(after: int, monkeypatch: Any, caps
     errors = capsys.readouterr().err
     assert "faults/Wrong-v0: the environment's own code raised Mute: (its __str__ raised ValueError)" in errors
     assert "Traceback" not in errors
+
+
+def test_an_evaluation_with_numbers_that_are_not_finite_is_refused_or_told() -> None:
+    task = trained("Drift", 1)
+
+    def wrong(what: str) -> dict[str, Any]:
+        return {"id": "faulty_envs:faults/Wrong-v0", "kwargs": {"what": what, "after": 0}}
+
+    with pytest.warns(
+        UserWarning, match=r"in its evaluation, faulty_envs:faults/Wrong-v0 gave an observation that is not"
+    ):
+        assert np.isfinite(task.evaluate(20, env=wrong("huge")))
+    with pytest.raises(Diverged, match=r"a return of its evaluation is not finite, since .*Wrong-v0 gave a reward"):
+        task.evaluate(20, env=wrong("large"))
+    with pytest.raises(Diverged, match=r"faulty_envs:faults/Wrong-v0 gave a reward that is not finite"):
+        probe(PPO, TaskIdentity.of(PPO, EnvSpec.of(wrong("large")), 0, {}))
+
+
+def test_a_broken_pipe_of_an_environment_is_its_error(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = json.dumps({"id": "faulty_envs:faults/Wrong-v0", "kwargs": {"what": "pipe", "after": 0}})
+    assert main(["probe", env]) == 1
+    assert "own code raised BrokenPipeError: the simulator is gone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
