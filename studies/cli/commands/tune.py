@@ -176,7 +176,8 @@ def tune(arguments: argparse.Namespace) -> int:
         confirmed = confirmation_view(store, name, study.trials, confirmation)
     tables.print_labels(errors, study)
     if arguments.json:
-        return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed))
+        status = options.FAILED if study.best is None else 0  # as below
+        return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed), status)
     answered = SIZED in config.options and confirmed is not None and study.best is not None
     lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
     status = _print_study(study, confirmed, config, store, findings)
@@ -196,13 +197,14 @@ def confirm(arguments: argparse.Namespace) -> int:
         result = confirmation_view(store, arguments.study, name=name)
         probe = probe_view(store.commands(arguments.study))
     assert result is not None
+    status = 0 if result.winner is not None else options.FAILED
     if arguments.json:
-        return print_json(result)
+        return print_json(result, status)
     out = new_console()
     tables.print_confirmation(out, result)
     for line in lines_of(probe, objectives=[result.objective]):
         note(out, line)
-    return 0 if result.winner is not None else options.FAILED
+    return status
 
 
 def _confirm(

@@ -213,8 +213,10 @@ def test_a_study_whose_trials_all_fail_says_so(
     command += ["--trials", "2", "--sampler", "bruteforce", "--scheduler", "none", "--study", "recorded"]
     assert main(command) == 1
     out = " ".join(capsys.readouterr().out.split())
-    command = f"rekindle trials recorded --storage sqlite:///{tmp_path}/studies.db"
-    assert f"no trial has a result: 2 failed; `{command}` says why" in out
+    why = f"rekindle trials recorded --storage sqlite:///{tmp_path}/studies.db"
+    assert f"no trial has a result: 2 failed; `{why}` says why" in out
+    assert main([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["counts"]["failed"] == 2
 
 
 def test_a_study_on_a_table_finds_its_best_row(
