@@ -197,7 +197,8 @@ def confirm(arguments: argparse.Namespace) -> int:
         result = confirmation_view(store, arguments.study, name=name)
         probe = probe_view(store.commands(arguments.study))
     assert result is not None
-    status = 0 if result.winner is not None else options.FAILED
+    is_estimated = result.winner is not None and result.candidates[result.winner].estimate is not None
+    status = 0 if is_estimated else options.FAILED  # not if too many trainings failed
     if arguments.json:
         return print_json(result, status)
     out = new_console()
