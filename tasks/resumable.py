@@ -92,10 +92,9 @@ class Resumable:
             UnsupportedSpace: the algorithm needs an environment and got none, or the reverse.
         """
         seed = check_seed(self.name, seed)
-        if isinstance(storage, str):
-            raise ValueError(
-                f"{self.name}: storage must be a Store, such as rekindle.Store({storage!r}), but got a string"
-            )
+        if storage is not None and not callable(getattr(storage, "open", None)):
+            example = f", such as rekindle.Store({storage!r})" if isinstance(storage, str) else ""
+            raise ValueError(f"{self.name}: storage must be a Store or None{example}, but got {storage!r}")
         processes = at_least(self.name, "env_processes", env_processes, 0)
         episodes = at_least(self.name, "eval_episodes", eval_episodes, 1)
         envs = at_least(self.name, "eval_envs", eval_envs, 1)

@@ -100,7 +100,8 @@ def check_same_form(expected: Mapping[str, Any], actual: Mapping[str, Any], subj
         if isinstance(want, Tensor) and (want.shape != have.shape or want.dtype != have.dtype):
             raise StateMismatch(
                 f"{subject}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
-                f"but got {have.dtype} of shape {tuple(have.shape)}"
+                f"but got {have.dtype} of shape {tuple(have.shape)}; a state fits tasks with the hyperparameters and "
+                "the spaces that it was saved with"
             )
 
 

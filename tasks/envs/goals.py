@@ -26,7 +26,7 @@ from ..rng import streams
 from ..runtime.progress import at_work
 from .base.curriculum import KWARGS
 from .base.encode import Actions, Observations
-from .base.failures import attribute
+from .base.failures import attribute, close_env
 from .base.masks import with_legal_actions
 from .base.spec import EnvSpec
 from .factory import allows_one, spaces_of
@@ -84,14 +84,23 @@ def _goals(spec: EnvSpec) -> Goals:
         )
     with guards_of(spec.id).always:
         env = with_legal_actions(make_env(spec))
-        if not _has(env, "compute_reward"):
-            raise _refusal(spec, "needs the method compute_reward(achieved_goal, desired_goal, info)", "none")
-        achieved, desired, rewards, ends = _steps(env, spec)
-        reward = _checked(env, "compute_reward", spec, goal, (achieved, desired, rewards))
-        terminated = None
-        if _has(env, "compute_terminated"):
-            terminated = _checked(env, "compute_terminated", spec, goal, (achieved, desired, ends))
+        try:
+            reward, terminated = _functions(env, spec, goal)
+        except BaseException:
+            close_env(env, spec)
+            raise
     return Goals(encoder.columns(ACHIEVED), encoder.columns(DESIRED), reward, terminated)
+
+
+def _functions(env: Env, spec: EnvSpec, goal: spaces.Space[Any]) -> tuple[OfGoals, OfGoals | None]:
+    """Return an environment's functions of goals, compared with its steps."""
+    if not _has(env, "compute_reward"):
+        raise _refusal(spec, "needs the method compute_reward(achieved_goal, desired_goal, info)", "none")
+    achieved, desired, rewards, ends = _steps(env, spec)
+    reward = _checked(env, "compute_reward", spec, goal, (achieved, desired, rewards))
+    if not _has(env, "compute_terminated"):
+        return reward, None
+    return reward, _checked(env, "compute_terminated", spec, goal, (achieved, desired, ends))
 
 
 def _has(env: Env, method: str) -> bool:

@@ -283,7 +283,9 @@ def test_a_seed_may_be_an_integer_of_numpy_s() -> None:
 
 
 def test_a_url_is_no_storage_of_a_task() -> None:
-    with pytest.raises(ValueError, match=r"ppo: storage must be a Store, such as rekindle.Store\('sqlite:///x.db'\)"):
+    with pytest.raises(
+        ValueError, match=r"ppo: storage must be a Store or None, such as rekindle.Store\('sqlite:///x.db'\)"
+    ):
         PPO("CartPole-v1", storage="sqlite:///x.db")  # type: ignore[arg-type]
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from goal_envs import Unlike
 from rekindle import DQN, SAC
 from rekindle.tasks.checkpoint.state import copy
-from rekindle.tasks.envs import Goals
+from rekindle.tasks.envs import EnvSpec, Goals
+from rekindle.tasks.envs.goals import goals_of
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.hindsight import HindsightReplay
 from rekindle.tasks.experience.replay_buffer import Field, transition_fields
@@ -142,6 +144,21 @@ def test_environments_without_rewards_of_goals_are_refused(env: str, message: st
     task = SAC if env in ("goal_envs:Unlike-v0", "Pendulum-v1") else DQN
     with pytest.raises(UnsupportedSpace, match=message):
         task(env).init(replay={"relabel": "future"})
+
+
+def test_an_environment_that_is_refused_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, closed = set[int](), set[int]()
+    reset = Unlike.reset
+
+    def noted(self: Unlike, **options: Any) -> Any:
+        used.add(id(self))
+        return reset(self, **options)
+
+    monkeypatch.setattr(Unlike, "reset", noted)
+    monkeypatch.setattr(Unlike, "close", lambda self: closed.add(id(self)))
+    with pytest.raises(UnsupportedSpace):
+        goals_of(EnvSpec("goal_envs:Unlike-v0", max_episode_steps=7))  # not asked for before
+    assert used <= closed != set()
 
 
 def test_a_memory_is_refused() -> None:
