@@ -64,11 +64,17 @@ class _Repeating(Protocol):
     def repeats(self) -> int | None: ...
     @property
     def state(self) -> str: ...
+    @property
+    def excluded(self) -> bool: ...
 
 
 def unreliable(trials: Iterable[_Repeating]) -> set[int]:
-    """Return the numbers of the trials of which a repeat failed."""
-    return {trial.repeats for trial in trials if trial.repeats is not None and trial.state == "failed"}
+    """Return the numbers of the trials of which a repeat failed.
+
+    Excluded ones do not count.
+    """
+    failed = [trial for trial in trials if trial.state == "failed" and not trial.excluded]
+    return {trial.repeats for trial in failed if trial.repeats is not None}
 
 
 def origin(trial: _Repeating) -> int:

@@ -181,6 +181,10 @@ def test_trials_of_which_a_repeat_failed_are_not_the_best(lucky: str, sqlite_url
         ranked = [trial.number for trial in rank(view.trials)]
         ended = [trial.number for trial in view.trials if trial.epochs == 32]
         assert {*ranked[len(ended) - 2 : len(ended)]} == {of_best.number, again.number}
+        study.exclude(again.number, "the machine had no memory left")
+        view = study_view(store, "s")
+        assert not view.trials[of_best.number].unreliable
+        assert summary_view(store, "s").best == view.best
 
 
 def test_enqueued_trials_do_not_take_the_place_of_repeats(lucky: str, sqlite_url: str) -> None:
