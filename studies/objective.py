@@ -20,7 +20,7 @@ import optuna
 from ..spaces import flatten
 from ..spaces.drivers.to_optuna import distributions, from_params, params, suggest
 from ..spaces.values import argument
-from ..tasks.errors import Diverged, Hung, text_of
+from ..tasks.errors import Diverged, Hung, class_and_text
 from ..tasks.registry import load
 from ..tasks.runtime import EVALUATION_ENVS, EVALUATION_EPISODES, STUCK, progress
 from ..tasks.runtime.interrupts import Interrupts
@@ -183,7 +183,7 @@ class Objective:
                 value = self._train(trial, task)
                 return value if [*self.objectives] == [self.metric] else self._measure(task, value, values)
             except (Diverged, Hung, Unmeasured) as error:
-                trial.set_user_attr("rk_error", f"{type(error).__name__}: {text_of(error)}")
+                trial.set_user_attr("rk_error", class_and_text(error))
                 return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # Optuna: failed
 
     def _check_directions(self, trial: optuna.Trial) -> None:

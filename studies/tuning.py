@@ -164,8 +164,7 @@ class Study(Pictures):
         """Best of the trials that trained longest; None before the first result.
 
         Trials that others repeat rank by the mean over their seeds. Equal trials are ordered by their results on the
-        rung before, and so on. Of a confirmation it is the winner,
-        with the estimate as its result.
+        rung before, and so on. Of a confirmation it is the winner, with the estimate as its result.
         """
         return next(iter(self._trials(ranked(self._view()))), None)
 

@@ -35,6 +35,11 @@ def text_of(error: BaseException) -> str:
         return f"(its __str__ raised {type(second).__name__})"
 
 
+def class_and_text(error: BaseException) -> str:
+    """Return an exception's class and text, as a traceback ends with them."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 def mark_environment(error: BaseException, id: str) -> None:
     """Note on an exception which environment's code has raised it."""
     vars(error).setdefault(RAISED_BY, id)

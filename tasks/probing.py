@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .envs import Envs, allows_one, make_envs, spaces_of
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
-from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, text_of
+from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, class_and_text
 from .evaluation import EVALUATION_SEED, acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
@@ -207,7 +207,7 @@ class _Probe:
                 except Exception as error:
                     if isinstance(error, TaskError) and not isinstance(error, EnvironmentFailed):
                         raise  # not of the environment's code
-                    self.failures.append(f"{type(error).__name__}: {text_of(error)}")
+                    self.failures.append(class_and_text(error))
                     player.envs.close()
 
     def _episode(self, player: _Player, episode: int, end: int) -> None:

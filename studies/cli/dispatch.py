@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...spaces.errors import SYNONYMS, near
-from ...tasks.errors import LAST_LINES, environment_of, text_of
+from ...tasks.errors import LAST_LINES, class_and_text, environment_of, text_of
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
 from ..shell import READING, in_storage
@@ -233,13 +233,13 @@ def _explain(error: BaseException) -> int:
     if not isinstance(error, TaskError) and is_environment(error):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         whose = f"{id}: " if (id := environment_of(error)) else ""
-        what = f"{whose}the environment's own code raised {type(error).__name__}: {text_of(error)}"
+        what = f"{whose}the environment's own code raised {class_and_text(error)}"
         return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {text_of(error)}", USAGE)
     if isinstance(error, StoreError | Diverged | EnvironmentFailed | NotData):
         return _say(f"error: {text_of(error)}", FAILED)
-    return _say(f"error: {type(error).__name__}: {text_of(error)} (run with --debug for the traceback)", FAILED)
+    return _say(f"error: {class_and_text(error)} (run with --debug for the traceback)", FAILED)
 
 
 def _say(text: str, status: int) -> int:

@@ -40,7 +40,7 @@ from ..study.objectives import (
     undominated,
     violation,
 )
-from ..study.repeats import origin, unreliable
+from ..study.repeats import means, origin, unreliable
 from .probes import probe_view
 from .views import (
     AgreementView,
@@ -210,20 +210,15 @@ def _over_seeds(trials: Sequence[TrialView], failed: Collection[int]) -> list[Tr
 
     Repeats of the trials with the numbers `failed` have failed.
     """
-    repeated = {trial.repeats for trial in trials if trial.repeats is not None}
-    origins = {trial.number: origin(trial) for trial in trials}
-    together: dict[tuple[int, int], list[TrialView]] = {}
-    for trial in trials:
-        if origins[trial.number] in repeated and trial.epochs and not trial.excluded:
-            together.setdefault((origins[trial.number], trial.epochs), []).append(trial)
-    means = {
-        trial.number: {name: statistics.fmean(other.results()[name] for other in group) for name in trial.results()}
-        for group in together.values()
-        for trial in group
-        if len(group) > 1
-    }
+    measured = [trial for trial in trials if trial.epochs and not trial.excluded]
+    groups = {trial.number: (origin(trial), trial.epochs) for trial in measured}
+    sizes = Counter(groups.values())
+    results = {trial.number: trial.results() for trial in measured if sizes[groups[trial.number]] > 1}
+    names = {name for values in results.values() for name in values}
+    of_name = {name: means(groups, {n: values[name] for n, values in results.items()}) for name in names}
+    over_seeds = {n: {name: of_name[name][n] for name in values} for n, values in results.items()}
     return [
-        trial.replace(over_seeds=means.get(trial.number), unreliable=origins[trial.number] in failed or None)
+        trial.replace(over_seeds=over_seeds.get(trial.number), unreliable=origin(trial) in failed or None)
         for trial in trials
     ]
 

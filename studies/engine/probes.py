@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ...tasks.errors import Stopped, text_of
+from ...tasks.errors import Stopped, class_and_text
 from ..errors import CommandRefused
 from ..failures import HUNG, KILLED, RETRY_RULES
 from ..statistics.estimates import FEWEST
@@ -110,7 +110,7 @@ def _probe(runner: StudyRunner) -> None:
             _write(store, name, {ENDED: len(begun)}, awaits_probe)
             raise
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
-            data = {LOST: f"{type(error).__name__}: {text_of(error)}"}
+            data = {LOST: class_and_text(error)}
     _write(store, name, data, awaits_probe, refusal)
     runner.rows.refresh()
 

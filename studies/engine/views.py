@@ -195,7 +195,6 @@ class TrialView(ResultView):
         Mapping[str, float] | None,
         "objectives, as means over the trial and those that repeat it, by which it ranks; null if none does",
     ] = None
-
     unreliable: Annotated[bool | None, "true if a repeat failed, so that it ranks below the others"] = None
 
     def ranked_by(self) -> dict[str, float]:

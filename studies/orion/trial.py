@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ...tasks.errors import text_of
+from ...tasks.errors import class_and_text, text_of
 
 if TYPE_CHECKING:
     from ...tasks.base_learner import BaseLearner
@@ -144,7 +144,7 @@ def _train_once(
         task.fit(epochs, at_epoch_end)
         score = task.score_epoch()
     except (Diverged, Hung) as error:  # Orion's trials have no field for the reason
-        _write_event(store, task, task.epochs, "broken", {"error": f"{type(error).__name__}: {text_of(error)}"})
+        _write_event(store, task, task.epochs, "broken", {"error": class_and_text(error)})
         raise
     except Exception as error:  # an environment may raise anything; errors that do not pass are raised again
         if (pause := _pause(store, task, error)) is None:

@@ -1,4 +1,4 @@
-"""Definition of a study: configuration, objectives and plan protocol.
+"""Definition of a study: configuration, objectives, first and repeated trials, plan protocol.
 
 Schedulers and samplers build on these. Nothing here reads a database or trains.
 """

@@ -8,7 +8,7 @@ hyperparameters of its best trials to the end, and from then on these rank by th
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,9 +47,9 @@ def repeats_option(config: Config, repeats: int | None, why_not: str | None) -> 
     if repeats and why_not is not None:
         raise BadConfig(f"--repeats {repeats} trains the best trials again, but {why_not}; leave it out")
     if repeats > most:
-        given = f", of which {first} are given" if first else ""
+        clause = f", of which {first} are given" if first else ""
         raise BadConfig(
-            f"at most half of the trials repeat others, and none that is given, so {most} of {trials}{given}, but "
+            f"at most half of the trials repeat others, and none that is given, so {most} of {trials}{clause}, but "
             f"--repeats is {repeats}; take fewer, or more --trials"
         )
     return {"repeats": repeats} if repeats else {}
@@ -82,14 +82,14 @@ def origin(trial: _Repeating) -> int:
     return trial.number if trial.repeats is None else trial.repeats
 
 
-def means(origins: Mapping[int, int], scores: Mapping[int, float]) -> dict[int, float]:
+def means(origins: Mapping[int, Hashable], scores: Mapping[int, float]) -> dict[int, float]:
     """Return each trial's mean score over the seeds of its hyperparameters.
 
     Args:
-        origins: `origin` of each trial, by number.
-        scores: scores after the same number of epochs, by number.
+        origins: `origin` of each trial, by number, or what else trials of one mean share.
+        scores: scores by number.
     """
-    groups: dict[int, list[float]] = {}
+    groups: dict[Hashable, list[float]] = {}
     for number, score in scores.items():
         groups.setdefault(origins[number], []).append(score)
     return {number: statistics.fmean(groups[origins[number]]) for number in scores}

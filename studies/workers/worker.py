@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from ...tasks.checkpoint.storage import Write
-from ...tasks.errors import DamagedState, Stopped, text_of
+from ...tasks.errors import DamagedState, Stopped, class_and_text
 from ...tasks.identity import device_of
 from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import in_this_process
@@ -366,11 +366,7 @@ class Worker:
 
 def _ended(error: BaseException) -> Exception:
     """Return the error for an environment that ends the process."""
-    what = (
-        f"called sys.exit({error.code!r})"
-        if isinstance(error, SystemExit)
-        else f"raised {type(error).__name__}: {text_of(error)}"
-    )
+    what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {class_and_text(error)}"
     return RuntimeError(f"the environment {what}, which would end this process").with_traceback(error.__traceback__)
 
 

@@ -23,7 +23,7 @@ from ..envs.gym.make import make_drawn, make_env, of_reset
 from ..envs.gym.selftest import self_test
 from ..envs.gym.single_instance import take_turn
 from ..envs.pools.makers import is_pool
-from ..errors import TaskError, text_of
+from ..errors import TaskError, class_and_text
 from ..runtime.warning_filters import changed_filters
 
 MOST_FRAMES = 3000  # frames of a video at most, since all are in memory before they are written
@@ -51,9 +51,7 @@ class Pictures(gym.Wrapper[Any, Any, Any, Any]):
         except gym.error.DependencyNotInstalled:  # `film` names what to install
             raise
         except Exception as error:
-            raise NoVideo(
-                f"{self.name} cannot be drawn: render() raised {type(error).__name__}: {text_of(error)}"
-            ) from error
+            raise NoVideo(f"{self.name} cannot be drawn: render() raised {class_and_text(error)}") from error
         if not (isinstance(picture, np.ndarray) and picture.ndim == 3):
             raise NoVideo(
                 f"{self.name} cannot be drawn: with the render mode {RENDER}, render() returns an array of the shape "

@@ -21,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedSpace, text_of
+from ..errors import UnsupportedSpace, class_and_text
 from ..rng import streams
 from ..runtime.progress import at_work
 from .base.curriculum import KWARGS
@@ -146,9 +146,7 @@ def _checked(env: Env, name: str, spec: EnvSpec, goal: Any, steps: tuple[Array, 
     try:
         got = one_by_one(achieved, desired)
     except Exception as error:
-        raise _refusal(
-            spec, f"calls {name} with an empty info", f"one that raises {type(error).__name__}: {text_of(error)}"
-        ) from error
+        raise _refusal(spec, f"calls {name} with an empty info", f"one that raises {class_and_text(error)}") from error
     wrong = ~np.isclose(got, results, rtol=1e-4, atol=1e-6)
     if wrong.any():
         k = int(np.argmax(wrong))

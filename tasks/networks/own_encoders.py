@@ -33,7 +33,7 @@ from torch.func import functional_call
 
 from ...plugins import PluginError, Registry
 from ...spaces.choices import read_call
-from ..errors import text_of
+from ..errors import class_and_text, text_of
 from ..rng import streams
 from .mlp import Parameters
 
@@ -138,9 +138,7 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
             module = made(**arguments)
         except Exception as error:
             cure = "; a constructor has the shape of observations as obs_shape" if isinstance(error, TypeError) else ""
-            raise BadEncoder(
-                f"model.encoder {text} cannot be made: {type(error).__name__}: {text_of(error)}{cure}"
-            ) from error
+            raise BadEncoder(f"model.encoder {text} cannot be made: {class_and_text(error)}{cure}") from error
         if not isinstance(module, nn.Module):
             raise BadEncoder(f"model.encoder {text} must be a torch.nn.Module, but is a {type(module).__name__}")
         return module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Protocol, Self
 
-from ..errors import BadResume, StateMismatch, Stopped, text_of
+from ..errors import BadResume, StateMismatch, Stopped, class_and_text
 
 
 class Guarded(Protocol):
@@ -51,7 +51,7 @@ class BadResumeGuard:
         for task in self.tasks:
             if task.bad is not None:
                 raise BadResume(
-                    f"{task} broke with {type(task.bad).__name__}: {text_of(task.bad)}. Its state may be half-changed, "
+                    f"{task} broke with {class_and_text(task.bad)}. Its state may be half-changed, "
                     "so it is not used again. Build a new task with the same hyperparameters and storage: it resumes "
                     "from the last good checkpoint"
                 ) from task.bad

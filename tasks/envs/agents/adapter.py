@@ -23,7 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ....spaces.errors import near
-from ...errors import text_of
+from ...errors import class_and_text
 from ...runtime.warning_filters import changed_filters
 from ..base.arrays import ENDS, NUMBERS, is_number
 from ..base.encode import Observations, size_of
@@ -138,7 +138,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         except Exception as error:
             raise EnvSpecError(
                 f"{self.name}: {which}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
-                f"{type(error).__name__}: {text_of(error)}"
+                f"{class_and_text(error)}"
             ) from error
         if not isinstance(space, gym.Space):
             raise EnvSpecError(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any
 
-from ...errors import EnvironmentFailed, is_lack_of_memory, text_of
+from ...errors import EnvironmentFailed, class_and_text, is_lack_of_memory, text_of
 from ...runtime.deadlines import TooLong, interrupted_after
 from ...runtime.progress import at_work, limit
 from .spec import EnvSpec, EnvSpecError
@@ -46,7 +46,7 @@ def refusal(what: str, error: Exception, kwargs: Mapping[str, Any], remedy: str 
         has_lists = any(isinstance(value, list) for value in kwargs.values())
         remedy = remedy or ('; if a list should be a NumPy array, write {"array": [...]}' if has_lists else "")
         return EnvSpecError(f"{what}: {text_of(error) or _place_of(error)}{remedy}")
-    return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {text_of(error)}")
+    return EnvironmentFailed(f"{what}: its constructor raised {class_and_text(error)}")
 
 
 def _place_of(error: Exception) -> str:
@@ -93,7 +93,7 @@ def close_env(env: Any, spec: EnvSpec) -> None:
                 stacklevel=2,
             )
     except Exception as error:
-        raise EnvironmentFailed(f"{spec.id}: its close() raised {type(error).__name__}: {text_of(error)}") from error
+        raise EnvironmentFailed(f"{spec.id}: its close() raised {class_and_text(error)}") from error
 
 
 def close_or_warn(env: Any, spec: EnvSpec) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ...errors import text_of
+from ...errors import class_and_text, text_of
 from ...runtime.progress import tell_in
 from ...runtime.watcher import not_ignoring
 from ..base.envs import Array
@@ -110,7 +110,7 @@ def _told(outcomes: list[Outcome]) -> tuple[dict[str, Any], list[Array]]:
 def _report(error: BaseException) -> dict[str, Any]:
     """Return an exception in the form that the parent's `_receive` reads."""
     of_spec = isinstance(error, EnvSpecError)
-    text = text_of(error) if of_spec else f"{type(error).__name__}: {text_of(error)}"
+    text = text_of(error) if of_spec else class_and_text(error)
     return {"error": text, "spec": of_spec, "trace": "".join(traceback.format_exception(error))}
 
 
