@@ -261,11 +261,11 @@ def too_short(
     rises = [any(_rises(curve) for curve in of[number]) for number in last if number in of]
     if not rises or not rises[0] or 2 * sum(rises) <= len(rises):
         return
-    low, high = config.rungs[0], config.rungs[-1]
+    high = config.rungs[-1]
     yield Finding(
         "too short",
         f"results still rise when training ends, in {sum(rises)} of {len(rises)} trials that trained to epoch {high}",
-        f"train longer (rekindle extend STUDY --epochs {3 * high}, or --epochs {low}:{3 * high} for a new study)",
+        f"train longer (rekindle extend STUDY --epochs {3 * high}, or {_longer_option(config)} for a new study)",
     )
 
 
@@ -295,10 +295,15 @@ def _error(one: Floats, other: Floats) -> float:
 
 
 def longer(config: Config) -> str:
-    """Return how to train for three times as long."""
+    """Return how a new study trains for three times as long."""
+    return f"train longer ({_longer_option(config)}{' for a new study' if SIZED in config.options else ''})"
+
+
+def _longer_option(config: Config) -> str:
+    """Return the option of a study that is three times as long."""
     if SIZED in config.options:
-        return f"train longer (--budget {in_words(3 * config.options[SIZED]['seconds'])} for a new study)"
-    return f"train longer (--epochs {config.rungs[0]}:{3 * config.rungs[-1]})"
+        return f"--budget {in_words(3 * config.options[SIZED]['seconds'])}"
+    return f"--epochs {config.rungs[0]}:{3 * config.rungs[-1]}"
 
 
 def cures(config: Config, probe: Probe) -> str:

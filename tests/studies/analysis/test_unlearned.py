@@ -15,7 +15,7 @@ from rekindle import PPO, Store
 from rekindle.spaces import unflatten
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
-from rekindle.studies.analysis.unlearned import bar_of, cures, is_early, nothing_learned, risen
+from rekindle.studies.analysis.unlearned import bar_of, cures, is_early, nothing_learned, risen, too_short
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
@@ -252,3 +252,12 @@ def test_the_cure_of_returns_that_never_differ_is_curiosity_and_that_of_a_budget
     assert cures(sized, seen(**alike | {"random": [-200.0, -150.0, -9.0]})) == (
         f"train longer (--budget 4.5m for a new study), {other}"
     )
+
+
+def test_results_of_a_budget_that_still_rise_want_a_larger_budget() -> None:
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:27")
+    sized = replace(config, options={**config.options, SIZED: Sized(90.0, {"ppo": 1e-4}).to_json()})
+    curve = [(epoch, {"return": float(epoch)}) for epoch in range(1, 28)]
+    for of_study, option in ((config, "--epochs 1:81"), (sized, "--budget 4.5m")):
+        [short] = too_short(of_study, [Trial(0, "u", {})], [0], {"u": curve})
+        assert short.cure == f"train longer (rekindle extend STUDY --epochs 81, or {option} for a new study)"
