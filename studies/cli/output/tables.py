@@ -22,6 +22,7 @@ from ...report.verdicts import candidate_name, described, failures_of, interval_
 from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
+from ...study.repeats import origin
 from .terminal import note
 
 if TYPE_CHECKING:
@@ -85,9 +86,15 @@ def _is_default(name: str, value: Any, trials: Sequence[TrialView]) -> bool:
 
 
 def _best(study: StudyView, limit: int = 5) -> list[TrialView]:
-    """Return the best trials, or the Pareto front of several objectives."""
+    """Return the best trials, or the Pareto front of several objectives.
+
+    Of trials that repeat each other, the best stands for all.
+    """
     if len(study.objectives) == 1:
-        return rank(study.trials, study.objectives)[:limit]
+        best: dict[int, TrialView] = {}
+        for trial in rank(study.trials, study.objectives):
+            best.setdefault(origin(trial), trial)
+        return [*best.values()][:limit]
     by_number = {trial.number: trial for trial in study.trials}
     return [by_number[number] for number in study.front]
 

@@ -11,6 +11,7 @@ import pytest
 import rekindle
 import sqlalchemy as sa
 from rekindle.studies.cli import main
+from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.json_views import rank, study_view, summary_view
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import StudyProgress
@@ -20,7 +21,7 @@ from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.sql import schema
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.study.repeats import best_to_repeat
+from rekindle.studies.study.repeats import best_to_repeat, origin
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
@@ -143,6 +144,10 @@ def test_the_best_trials_are_repeated_with_further_seeds_and_rank_by_their_mean(
         assert study.best.over_seeds == first.over_seeds
         assert view.best is not None
         assert summary_view(store, "s").best == view.best
+        shown = [column.header for column in best_table(view, ["x"]).columns][1:]
+        assert shown[0] == str(first.number)
+        origins = [origin(view.trials[int(str(number))]) for number in shown]
+        assert len(origins) == len({*origins}) == 5  # each configuration once
         assert study.best.number == view.best.number == first.number == StudyProgress(store, "s").look().best[1]  # type: ignore[index]
         assert not check(store)
         assert_follows_from_rows(store)
