@@ -20,6 +20,7 @@ from typing import Any
 
 from ...spaces.errors import SYNONYMS, near
 from ...tasks.errors import LAST_LINES, class_and_text, environment_of, text_of
+from ...tasks.runtime.watcher import TRYING
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
 from ..shell import READING, in_storage
@@ -30,7 +31,6 @@ from .parsers.looking import add_readers
 from .run_files.reading import expand
 
 LENGTH = 8192  # of an error
-PLAYS = ("evaluate", "match", "replay", "fork", "schedule")  # commands that play or train in this process
 GRACE = 1.0  # seconds in which threads that others have started may end with the command
 LATEST = 30.0  # seconds that others may take at the end of the process
 PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
@@ -207,14 +207,12 @@ def _run(arguments: Namespace) -> int:
     is_usual = arguments.storage == arguments.parser.get_default("storage")
     with ExitStack() as stack:
         stack.enter_context(in_storage(None if is_usual else without_password(arguments.url)))
-        plays = arguments.command in PLAYS
-        if plays or arguments.command == "confirm" or getattr(arguments, "env", None) is not None:
-            from ...tasks.runtime import STUCK
+        plays = arguments.doing not in ("", TRYING)
+        if plays or (arguments.doing and getattr(arguments, "env", "") is not None):
             from ...tasks.runtime.progress import at_work, watched
-            from ...tasks.runtime.watcher import PLAYING, TRYING
 
             # the environment's spaces are read before any trial begins
-            stack.enter_context(watched(getattr(arguments, "stuck", STUCK), doing=PLAYING if plays else TRYING))
+            stack.enter_context(watched(arguments.stuck, doing=arguments.doing))
             if plays:
                 stack.enter_context(at_work())
         return int(run(arguments))

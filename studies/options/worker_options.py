@@ -45,8 +45,8 @@ class WorkerOptions(TypedDict):
         float | None,
         Option(
             "DURATION",
-            "kill a training or environment process that has made no step for this long, such as 90s, 10m or 2h, and "
-            "retry its trials from their checkpoints; off: wait forever (default: 10m)",
+            "kill a process that has made no step for this long, such as 90s, 10m or 2h; a study's trials are retried "
+            "from their checkpoints; off: wait forever (default: 10m)",
             Group.PROCESSES,
             default=STUCK,
         ),

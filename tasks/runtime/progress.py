@@ -17,7 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from . import STUCK, watcher
 
@@ -95,14 +95,32 @@ def watched(
         seconds: seconds without a tick that count as a hang; None for no limit.
         then: command that records what happened, run before the process is killed.
         environment: environment variables of that command.
-        doing: what this process does, told if it ends suddenly while `at_work`; "" if others tell it.
+        doing: what this process does, told if it ends suddenly while `at_work`, whose status is then not 0; "" if
+            others tell it.
     """
     before = _words, _limit
     set_limit(seconds)
     with ExitStack() as stack:
         stack.callback(_restore, *before)
         stack.enter_context(_watcher(math.inf if seconds is None else seconds, doing, then, environment))
+        if doing:
+            stack.enter_context(_no_early_success())
         yield
+
+
+@contextmanager
+def _no_early_success() -> Iterator[None]:
+    """Let no code end this process with status 0 while `at_work`."""
+    end, owner = os._exit, os.getpid()
+
+    def _exit(status: int) -> NoReturn:
+        end(status or int(os.getpid() == owner and _words[1] > 0))
+
+    os._exit = _exit
+    try:
+        yield
+    finally:
+        os._exit = end
 
 
 @contextmanager

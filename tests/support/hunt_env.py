@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
+from own_envs import turn
 from pettingzoo import AECEnv, ParallelEnv
 
 
@@ -247,6 +250,17 @@ class Nim(AECEnv):  # type: ignore[misc]  # PettingZoo has no types
         if not self.left:
             self.rewards = {agent: 1 if agent == mover else -1 for agent in self.agents}
             self.terminations = dict.fromkeys(self.agents, True)
+
+
+class Turning(Nim):
+    """Games that end or block the process, or give rewards of NaN, if a variable says so; see `own_envs.Turning`."""
+
+    def step(self, action: int | None) -> None:
+        if os.environ.get("TURN") != "nan":
+            turn()
+        super().step(action)
+        if os.environ.get("TURN") == "nan":
+            self.rewards = dict.fromkeys(self.rewards, math.nan)
 
 
 class Lost(Nim):

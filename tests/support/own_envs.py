@@ -299,10 +299,28 @@ class Fragile(Walk):
 
 def end_or_sleep(what: str) -> None:
     """End or block the process."""
-    if what == "exit":
-        os._exit(3)
+    if (status := {"exit": 3, "exit 0": 0}.get(what)) is not None:
+        os._exit(status)
     while what == "sleep":
         time.sleep(60)
+
+
+class Turning(Walk):
+    """An environment whose steps do what a variable says from then on: end or block the process, or raise."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        turn()
+        return super().step(action)
+
+
+def turn() -> None:
+    """Do what the variable of `Turning` says."""
+    if (what := os.environ.get("TURN", "")) == "raise":
+        raise ValueError("there is no fuel")
+    end_or_sleep(what)
 
 
 class Unclosable(Walk):
@@ -425,6 +443,7 @@ OWN = (
     Curriculum,
     Fragile,
     Faulty,
+    Turning,
     Unclosable,
     Brittle,
     Seedless,

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ....tasks.runtime.watcher import TRYING
 from ...methods import sinks_described
 from ...options.conversions import port, positive
-from .parser import MANY, command, option
+from ...options.worker_options import WORKER
+from .parser import MANY, command, declare, option
 from .shared import TASK, add_uid
 
 PICTURES = (
@@ -82,22 +84,25 @@ def add_space(commands: Any) -> None:
         "space",
         "show the hyperparameters of a task: searched ranges, defaults and conditions",
         "spaces.space",
+        TRYING,
     )
     parser.add_argument("task", metavar="TASK", help=TASK)
     parser.add_argument(
         "env", metavar="ENV", nargs="?", help="leave out hyperparameters without an effect in this environment"
     )
+    declare(parser, WORKER, "stuck")
 
 
 def add_probe(commands: Any) -> None:
     text = "look at an environment: returns of random actions and untrained policies, episodes, rewards, observations"
-    parser = command(commands, "probe", text, "spaces.probe")
+    parser = command(commands, "probe", text, "spaces.probe", TRYING)
     parser.add_argument("env", metavar="ENV", help="environment, as for tune")
     option(parser, "--task TASK", "algorithm of the untrained policies", default="ppo")
     option(parser, "--seed N", "seed of actions, policies and episodes", default=0)
     option(
         parser, "--steps N", "largest number of steps (default: 2000, or 10000 where episodes are long)", type=positive
     )
+    declare(parser, WORKER, "stuck")
 
 
 def add_other_tools(commands: Any) -> None:

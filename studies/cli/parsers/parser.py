@@ -54,19 +54,22 @@ class Parser(argparse.ArgumentParser):
         sys.exit(USAGE)
 
 
-def command(commands: Any, name: str, text: str, run: str) -> Parser:
+def command(commands: Any, name: str, text: str, run: str, doing: str = "") -> Parser:
     """Add a command with the options that all commands have.
+
+    One that plays an environment says so, and has the option --stuck.
 
     Args:
         commands: subparsers of the main parser.
         name: name of the command.
         text: help text, which begins in lower case and has no full stop.
         run: function that runs the command, as "module.function" in `cli.commands`.
+        doing: what an environment does in the command's own process, one of the texts in `watcher`; "" for nothing.
     """
     parser: Parser = commands.add_parser(
         name, help=text.replace("%", "%%"), description=text[0].upper() + text[1:] + ".", allow_abbrev=False
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, doing=doing)
     option(
         parser,
         "--storage URL",

@@ -114,4 +114,4 @@ def add_uid(parser: Parser) -> None:
 def add_checkpoint(parser: Parser) -> None:
     text = "UID for the last checkpoint, or UID@EPOCH, UID@best or UID@0 (the untrained agent)"
     parser.add_argument("checkpoint", metavar="UID", help=text)
-    declare(parser, WORKER, "device")
+    declare(parser, WORKER, "device", "stuck")

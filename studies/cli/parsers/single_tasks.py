@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ....tasks.runtime import EVALUATION_EPISODES
+from ....tasks.runtime.watcher import PLAYING, TRAINING, TRYING
 from ...options.conversions import output, seed
 from ...options.option import Group
 from ...options.worker_options import WORKER
@@ -17,7 +18,7 @@ from .shared import TASK, add_checkpoint, add_outputs, add_task, add_uid
 
 def add_train(commands: Any) -> None:
     run = "under_orion.run" if is_under_orion() else "train.train"
-    parser = command(commands, "train", "train one task; rerun to resume", run)
+    parser = command(commands, "train", "train one task; rerun to resume", run, TRYING)
     add_task(
         parser,
         "total epochs (default: 27, or less if a recorded table ends earlier)",
@@ -41,7 +42,7 @@ def add_train(commands: Any) -> None:
 
 def add_check(commands: Any) -> None:
     text = "train a task with and without a kill, and compare: does it resume exactly?"
-    parser = command(commands, "check-resume", text, "programs.check_resume")
+    parser = command(commands, "check-resume", text, "programs.check_resume", PLAYING)
     parser.add_argument("task", metavar="TASK", help=TASK)
     parser.add_argument("env", metavar="ENV", nargs="?", help="environment, omitted for tasks without one")
     parser.usage = "%(prog)s [OPTION ...] TASK [ENV]"
@@ -53,24 +54,25 @@ def add_check(commands: Any) -> None:
     add("--preset NAME", "known-good hyperparameters of TASK")
     add("--info NAME[:HOW]", "see `rekindle train`", **MANY)
     add("--reward-weights W,W", "see `rekindle train`", type=weights)
+    declare(parser, WORKER, "stuck")
 
 
 def add_lineage(commands: Any) -> None:
     text = "train a branch from a stored checkpoint, with other hyperparameters"
-    parser = command(commands, "fork", text, "lineage.fork")
+    parser = command(commands, "fork", text, "lineage.fork", TRAINING)
     add_uid(parser)
     option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
     option(parser, "--set NAME=VALUE", "hyperparameter to change; may be repeated", **MANY)
-    declare(parser, WORKER, "device", "use_previous")
+    declare(parser, WORKER, "device", "stuck", "use_previous")
     text = "train a task's whole lineage again, and compare digests"
-    parser = command(commands, "replay", text, "lineage.replay")
+    parser = command(commands, "replay", text, "lineage.replay", PLAYING)
     add_uid(parser)
-    declare(parser, WORKER, "device")
+    declare(parser, WORKER, "device", "stuck")
     text = "train a population's lineage as a schedule of hyperparameters on fresh seeds, to tell gain from luck"
-    parser = command(commands, "schedule", text, "lineage.schedule")
+    parser = command(commands, "schedule", text, "lineage.schedule", PLAYING)
     add_uid(parser)
     option(parser, "--seeds N", "number of fresh seeds, at least 3", default=10)
-    declare(parser, WORKER, "device")
+    declare(parser, WORKER, "device", "stuck")
 
 
 def add_upkeep(commands: Any) -> None:
@@ -92,7 +94,7 @@ def add_upkeep(commands: Any) -> None:
 
 
 def add_policy(commands: Any) -> None:
-    parser = command(commands, "evaluate", "measure the return of a stored checkpoint", "policy.evaluate")
+    parser = command(commands, "evaluate", "measure the return of a stored checkpoint", "policy.evaluate", PLAYING)
     add = partial(option, parser)
     add_checkpoint(parser)
     add("--episodes N", "number of episodes", default=EVALUATION_EPISODES)
@@ -111,14 +113,14 @@ def add_policy(commands: Any) -> None:
     )
     add("--video FILE", "write one more episode as a video, such as policy.mp4 (needs the extra `video`)", type=output)
     text = "play two policies of an environment of several agents against each other, and say who wins"
-    parser = command(commands, "match", text, "match.match")
+    parser = command(commands, "match", text, "match.match", PLAYING)
     add_checkpoint(parser)
     text = "the other one, in the same form, or a file (.safetensors), or random actions: random"
     parser.add_argument("other", metavar="OTHER", help=text)
     option(parser, "--games N", "number of games; each policy plays each team in turn", default=200)
     option(parser, "--seed N", "seed of the games (default: that of evaluation)", type=seed)
     text = "write the networks of a stored checkpoint to a file, for use but not for resuming"
-    parser = command(commands, "export-policy", text, "policy.export_policy")
+    parser = command(commands, "export-policy", text, "policy.export_policy", PLAYING)
     add_checkpoint(parser)
     parser.add_argument(
         "file", type=output, metavar="FILE", help="such as policy.safetensors, policy.pt or policy.onnx"

@@ -6,6 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
+from ....tasks.runtime.watcher import TRYING
 from ...options.conversions import few, positive
 from ...options.option import Group
 from ...options.study_options import EXTENDED, STUDY
@@ -20,7 +21,7 @@ WORKERS = "worker processes (default: one per core; with Ray, as many as fit on 
 
 def add_tune(commands: Any) -> None:
     run = "under_orion.refuse_study" if is_under_orion() else "tune.tune"
-    parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", run)
+    parser = command(commands, "tune", "search for good hyperparameters; rerun to resume", run, TRYING)
     seeds = _add_options_of_studies(parser)
     option(
         seeds,
@@ -35,7 +36,7 @@ def add_tune(commands: Any) -> None:
         seeds, "--top N", f"configurations that --confirm takes besides the defaults (default: {TOP})", type=positive
     )
     text = "create the study that tune would create, and leave its trials to workers"
-    _add_options_of_studies(command(commands, "create", text, "tune.create"))
+    _add_options_of_studies(command(commands, "create", text, "tune.create", TRYING))
 
 
 def _add_options_of_studies(parser: Parser) -> Container:
@@ -87,7 +88,7 @@ def _add_sources(group: Container) -> None:
 
 def add_confirm(commands: Any) -> None:
     text = "train a study's best configurations on fresh seeds, and compare them with the defaults"
-    parser = command(commands, "confirm", text, "tune.confirm")
+    parser = command(commands, "confirm", text, "tune.confirm", TRYING)
     parser.add_argument("study", metavar="STUDY")
     add = partial(option, parser)
     add("--top N", "number of the study's configurations that take part, besides the defaults", default=TOP)
