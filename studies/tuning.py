@@ -36,7 +36,7 @@ from .engine.json_views import front, ranked, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
 from .engine.probes import request_probe
-from .engine.runner import scheduler_of, start_study
+from .engine.runner import start_study, with_kept
 from .engine.sizing import SEEDS, candidates, size_of_budget
 from .engine.snapshots import StudyProgress
 from .engine.tune_options import listed, study_config
@@ -480,9 +480,13 @@ def tune(
     config.probe(algorithm, device)  # before the study is stored, so that one that cannot train is not
     name = check_name(config.default_name if study is None else study)
     store = storage if isinstance(storage, Store) else Store(storage)
-    if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
-        config = make(**(options | {"scheduler": stored}))
-    if (sized := size_of_budget(store, name, config, algorithm, options.get("trials"), epochs)) is not None:
+    given = {key: value for key, value in options.items() if value is not None}
+    size = given.get("trials"), epochs
+    if (kept := with_kept(store, name, {**given, "epochs": epochs})) != {**given, "epochs": epochs}:
+        make = partial(make, epochs=kept.pop("epochs"))
+        options = cast("StudyOptions", kept)
+        config = make(**options)
+    if (sized := size_of_budget(store, name, config, algorithm, *size)) is not None:
         config = make(**options, sized=sized)
     if warm_start is not None or demonstrations is not None:
 
@@ -491,7 +495,8 @@ def tune(
 
         named = {*listed(options.get("search", ())), *(priors or {})}
         config = started(store, config, algorithm, warm_start, demonstrations, remake, named)
-    stored_config = start_study(store, name, with_learned(store, name, config, sources), (priors or {}).keys())
+    config = with_learned(store, name, config, sources)
+    stored_config = start_study(store, name, config, (priors or {}).keys(), given.keys())
     request_probe(store, name, stored_config, algorithm)
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)

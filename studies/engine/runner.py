@@ -50,25 +50,51 @@ if TYPE_CHECKING:
 
 MUTABLE = {name for name, option in STUDY.items() if option.mutable}
 FIRST = 16  # trials whose policies a probe plays untrained
-# Options that stay as stored: changes since, and what follows from newer rules or is checked by itself.
+# Options that stay as stored unless they are given: changes since, and what follows from newer rules or is checked
+# by itself.
 KEPT = ("longer", "spaces", "portfolio", "repeats", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
 
 
-def _lasting(config: Config) -> dict[str, Any]:
+def _lasting(config: Config, given: Collection[str]) -> dict[str, Any]:
     """Return what a rerun may not change of a configuration."""
     options = {key: value for key, value in config.options.items() if key not in {*MUTABLE, *KEPT, RESUMES}}
+    if "repeats" in given:
+        options["repeats"] = config.options.get("repeats", 0)
+    if "portfolio" in given:
+        options["portfolio"] = "auto" if config.portfolio else "off"
     return {**config.to_json(), "options": options}
 
 
-def scheduler_of(store: Store, name: str) -> str | None:
-    """Return the scheduler of a stored study; None without a study."""
+def with_kept(store: Store, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command's options, with a stored study's where none are given.
+
+    A rerun need not repeat what the first command chose in place of a default.
+
+    Args:
+        store: store of the study.
+        name: its name; there need not be one.
+        given: epochs and options of the command; None where they are absent.
+    """
     try:
-        return Config.from_json(store.study(name).config, name).scheduler
+        config = Config.from_json(store.study(name).config, name)
     except UnknownStudy:
-        return None
+        return dict(given)
+    kept: dict[str, Any] = {key: getattr(config, key) for key in ("scheduler", "sampler")}
+    kept |= {key: config.options[key] for key in ("eval_episodes", "grid_points") if key in config.options}
+    if given.get("env_steps") is None:
+        kept["epochs"] = config.epochs
+    if config.scheduling.population:
+        kept["epochs"], kept["interval"] = config.epochs[1:2], config.epochs[0]
+    else:
+        kept["generation"] = config.generation
+        if config.sampling.defaults:  # a grid has as many trials as points
+            kept["trials"] = config.trials[-1]
+    return {**given, **{key: value for key, value in kept.items() if given.get(key) is None}}
 
 
-def start_study(store: Store, name: str, config: Config, priors: Collection[str] | None = None) -> Config:
+def start_study(
+    store: Store, name: str, config: Config, priors: Collection[str] | None = None, given: Collection[str] = ()
+) -> Config:
     """Create a study, or extend it to `config.trials` trials.
 
     Fields that an older Rekindle did not store take their defaults. If two processes extend a study at the same time,
@@ -80,6 +106,7 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
         config: its configuration.
         priors: dotted names of the hyperparameters whose priors the user gives; a study keeps those of others, which
             may have changed since. None for all.
+        given: names of the options that the user gives; of `KEPT` and fewer trials, these alone count.
 
     Returns:
         The configuration as stored.
@@ -94,7 +121,9 @@ def start_study(store: Store, name: str, config: Config, priors: Collection[str]
             return config.to_json()
         old = Config.from_json(stored, name)
         ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
-        check_same(name, _lasting(old), _lasting(replace(config, space=ours)), ["trials"])
+        fewer = "trials" in given and config.trials[-1] < old.trials[-1] and config.trials[-1] not in old.trials
+        wanted = replace(config, space=ours, trials=config.trials if fewer else old.trials)
+        check_same(name, _lasting(old, given), _lasting(wanted, given))
         check_code(name, old.options.get(FILES, {}), config.options.get(FILES, {}))
         same = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}  # unless another is given
         new = {key: value for key, value in config.options.items() if key not in KEPT}

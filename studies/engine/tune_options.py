@@ -109,7 +109,7 @@ def study_config(
 
     # What follows from it: first trials, wider ranges, and last, as they depend on how many trials reach each rung,
     # the steps of evaluations.
-    choose("portfolio", options["portfolio"], PORTFOLIO)
+    choose("portfolio", options["portfolio"] or PORTFOLIO[0], PORTFOLIO)
     config = _with_starts(_with_known(config, algorithm, known), algorithm)
     whole = config.sampling.defaults and not (is_searched_by_name or several)  # all is searched, from the defaults on
     if config.env and whole and not config.scheduling.population:

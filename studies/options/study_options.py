@@ -31,14 +31,13 @@ class StudyOptions(TypedDict, total=False):
         ),
     ]
     portfolio: Annotated[
-        str,
+        str | None,
         Option(
             "NAME",
             "auto: the first trials, after the defaults, are complementary configurations that were chosen from "
             "recorded trainings in many environments, for algorithms that have them (unless --search, --prior, --try "
-            "or --preset says what to try); off: none of these",
+            "or --preset says what to try); off: none of these (default: auto)",
             Group.SEARCHED,
-            default="auto",
         ),
     ]
     search: Annotated[

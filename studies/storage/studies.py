@@ -49,20 +49,21 @@ def change_study(
     return Study(name, config, stored.created)
 
 
-def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any], extend: Collection[str]) -> None:
-    """Raise StudyMismatch if any keys but those in ``extend`` differ.
+def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise StudyMismatch if two configurations of a study differ.
 
-    The keys are dotted; the error lists the differences.
+    The error lists the differences by dotted keys.
     """
     before, now = dict(_flat(stored)), dict(_flat(config))
-    keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
+    keys = sorted(before.keys() | now.keys(), key=lambda key: (key.count(".") > 0, key))  # task first
     if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
         text = ", ".join(
             f"{key} ({before.get(key, 'absent')!r}, now {now.get(key, 'absent')!r})" for key in differing[:5]
         )
         text += f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise StudyMismatch(
-            f"a study keeps its configuration, but {name!r} differs in {text}; use the stored values, or another name"
+            f"a study keeps its configuration, but {name!r} differs in {text}; use the stored values, or another "
+            "name for a new study (--study)"
         )
 
 

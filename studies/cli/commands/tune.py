@@ -34,7 +34,7 @@ from ...engine.confirmations import (
 from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view, request_probe
-from ...engine.runner import scheduler_of, start_study
+from ...engine.runner import start_study, with_kept
 from ...engine.sizing import SEEDS, Sized, candidates, described, is_given_time_alone, size_of_budget
 from ...engine.snapshots import look
 from ...engine.tune_options import study_config
@@ -111,11 +111,11 @@ def _maker(
     options.save_config(arguments, config.options.get("environments", config.env), config.fixed)
 
     def make(store: Store) -> tuple[str, Config]:
-        made = config
-        if arguments.scheduler is None and (kept := scheduler_of(store, name)):
-            arguments.scheduler = kept
+        made, size = config, (arguments.trials, arguments.epochs, arguments.env_steps)
+        given = {option for option in STUDY if getattr(arguments, option) not in (STUDY[option].default, [])}
+        if (kept := with_kept(store, name, vars(arguments))) != vars(arguments):
+            vars(arguments).update(kept)
             made = _config(arguments)
-        size = arguments.trials, arguments.epochs, arguments.env_steps
         if (sized := size_of_budget(store, name, made, algorithm, *size)) is not None:
             note(errors, described(sized))
             made = _config(arguments, sized)
@@ -123,7 +123,7 @@ def _maker(
         if warm_start.is_given(arguments):
             remake = partial(_config, arguments, sized)
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors), remake)
-        stored = start_study(store, name, made, options.priors_of(arguments.prior))
+        stored = start_study(store, name, made, options.priors_of(arguments.prior), given)
         request_probe(store, name, stored, algorithm)
         for text in remarks(stored):
             note(errors, text)

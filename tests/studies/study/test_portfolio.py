@@ -15,7 +15,7 @@ import rekindle
 from rekindle.spaces import flatten
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.errors import BadConfig
+from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import scheduler
 from rekindle.studies.storage.store import Store
@@ -108,6 +108,11 @@ def test_a_rerun_keeps_the_stored_portfolio_or_its_absence(tmp_path: Path) -> No
     assert "portfolio" not in start_study(store, "old", config_of("CartPole-v1")).options
     made = start_study(store, "new", config_of("CartPole-v1"))
     assert start_study(store, "new", config_of("CartPole-v1", portfolio="off")) == made
+    with pytest.raises(StudyMismatch, match=r"options\.portfolio \('auto', now 'off'\); use the stored values"):
+        start_study(store, "new", config_of("CartPole-v1", portfolio="off"), given={"portfolio"})
+    with pytest.raises(StudyMismatch, match=r"options\.portfolio \('off', now 'auto'\)"):
+        start_study(store, "old", config_of("CartPole-v1", portfolio="auto"), given={"portfolio"})
+    assert start_study(store, "new", config_of("CartPole-v1", portfolio="auto"), given={"portfolio"}) == made
 
 
 def test_recorded_trainings_are_tables_of_twenty_environments() -> None:
