@@ -31,5 +31,5 @@ def masked_logits(distribution: Distribution, logits: Tensor, allowed: Tensor) -
         return torch.where(allowed, logits, FORBIDDEN)
     if allowed.shape[-1] == logits.shape[-1]:  # bits that may be 1
         return torch.where(allowed, logits, FORBIDDEN)
-    zero, one = allowed.unflatten(-1, (-1, 2)).unbind(-1)
+    zero, one = allowed[..., 0::2], allowed[..., 1::2]  # slices, which ONNX has
     return torch.where(zero, torch.where(one, logits, FORBIDDEN), -FORBIDDEN)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
-from mask_envs import ACTIONS
+from mask_envs import ACTIONS, Forbidding
 from rekindle import A2C, ARS, DQN, PPO, SAC
 from rekindle.tasks.algorithms.continuous.actions import SoftActions
 from rekindle.tasks.algorithms.continuous.entropy import forbidden_entropy
@@ -67,6 +69,31 @@ def test_predicted_actions_are_allowed() -> None:
         seen = {"action_mask": mask, "numbers": np.zeros(2, np.float32)}
         assert task.act(seen) == only + 2  # the space starts at 2
         assert {int(task.predict(seen, deterministic=False)[0]) for _ in range(3)} == {only + 2}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("task", "actions", "values"),
+    [*((PPO, actions, ROLLOUTS) for actions in ACTIONS), (DQN, "discrete", REPLAYS), (SAC, "bits", SOFT)],
+)
+@pytest.mark.parametrize("told", ["observation", "info"])
+def test_programs_take_the_mask(task: Any, actions: str, values: dict[str, Any], told: str, tmp_path: Path) -> None:
+    masks = {"masks": "info"} if told == "info" else {}
+    trained = task({"id": FORBIDDING, "kwargs": {"actions": actions, "told": told}, **masks}).init(**values)
+    env = Forbidding(actions)
+    rows = [env.reset(seed=seed)[0] for seed in range(20)]
+    mask, numbers = (np.stack([row[name] for row in rows]) for name in ("action_mask", "numbers"))
+    script = torch.jit.load(str(trained.export_policy(tmp_path / "policy.pt")))  # type: ignore[no-untyped-call]
+    session = onnxruntime.InferenceSession(str(trained.export_policy(tmp_path / "policy.onnx")))
+    mask_of, numbers_of = session.get_inputs()
+    assert "mask" in mask_of.name
+    (of_onnx,) = session.run(None, {mask_of.name: mask, numbers_of.name: numbers})
+    (of_script,) = script(torch.from_numpy(mask), torch.from_numpy(numbers))
+    assert of_onnx.tolist() == of_script.tolist()
+    groups = np.split(mask, np.cumsum(env.sizes)[:-1], axis=1)
+    first = getattr(env.action_space, "start", 0)
+    for group, chosen in zip(groups, (of_onnx - first).reshape(len(rows), -1).T, strict=True):
+        assert group[np.arange(len(rows)), chosen].all()
 
 
 def test_masks_of_several_choices_allow_their_combinations() -> None:
