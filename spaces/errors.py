@@ -35,11 +35,11 @@ class WrongType(SpaceError):
 
 # Names in other libraries and their counterparts here, where the spelling differs.
 STABLE_BASELINES3 = """
-    learning_rate=optimizer.lr n_steps=num_steps n_envs=num_envs n_epochs=update_epochs batch_size=num_minibatches
-    clip_range=clip_coef clip_range_vf=clip_value use_rms_prop=optimizer.name rms_prop_eps=optimizer.eps
-    log_std_init=model.std_init,sde_std_init net_arch=model.hidden lr=optimizer.lr activation_fn=model.activation
-    optimizer_class=optimizer.name exploration_fraction=exploration.horizon train_freq=num_steps
-    gradient_steps=num_updates exploration_initial_eps=exploration.start ent_coef=entropy.alpha
+    learning_rate=optimizer.lr|lr n_steps=n_step|num_steps n_envs=num_envs n_epochs=update_epochs
+    batch_size=num_minibatches clip_range=clip_coef clip_range_vf=clip_value use_rms_prop=optimizer.name
+    rms_prop_eps=optimizer.eps log_std_init=model.std_init,sde_std_init net_arch=model.hidden lr=optimizer.lr
+    activation_fn=model.activation optimizer_class=optimizer.name exploration_fraction=exploration.horizon
+    train_freq=num_steps gradient_steps=num_updates exploration_initial_eps=exploration.start ent_coef=entropy.alpha
     replay_buffer_class=replay.name,replay.relabel exploration_final_eps=exploration.final
     target_update_interval=target_interval
     policy_kwargs=model.hidden,model.activation,model.encoder
@@ -47,7 +47,9 @@ STABLE_BASELINES3 = """
     top_quantiles_to_drop_per_net=dropped_quantiles noise_std=exploration.std noise_type=exploration.noise
     action_noise=exploration.noise lstm_hidden_size=model.width features_extractor_class=model.encoder
     share_features_extractor=model.shared_critic clip_mean=sde_clip_mean optimizer_kwargs=optimizer.eps
-    goal_selection_strategy=replay.relabel n_sampled_goal=replay.relabel_ratio
+    goal_selection_strategy=replay.relabel n_sampled_goal=replay.relabel_ratio n_critic_updates=update_epochs
+    n_delta=deltas n_top=top_fraction cg_max_steps=cg_steps line_search_max_iter=line_search_steps
+    line_search_shrinking_factor=line_search_factor
 """
 PYRADO_AND_ML_AGENTS = """
     num_updates_per_step=num_updates num_init_memory_steps=learning_starts memory_size=buffer_size
@@ -70,14 +72,37 @@ METABOX_OLYMPUS_AND_MORE = """
     curiosity=icm.use behavioral_cloning=cloning.use criterion=critic_loss networks=model.hidden,model.encoder
     eps_schedule_gamma=exploration.name
 """
+CLEANRL_AND_RLLIB = """
+    anneal_lr=lr_schedule.name norm_adv=normalize_advantage clip_vloss=clip_value start_e=exploration.start
+    end_e=exploration.final train_frequency=num_steps target_network_frequency=target_interval,target_update_interval
+    policy_frequency=policy_delay policy_noise=target_policy_noise noise_clip=target_noise_clip
+    exploration_noise=exploration.std q_lr=critic_lr policy_lr=optimizer.lr autotune=entropy.learn alpha=entropy.alpha
+    policy_freq=policy_delay expl_noise=exploration.std start_timesteps=learning_starts
+    train_batch_size=batch_size|num_steps,num_envs train_batch_size_per_learner=batch_size|num_steps,num_envs
+    sgd_minibatch_size=num_minibatches minibatch_size=num_minibatches num_sgd_iter=update_epochs
+    num_epochs=update_epochs clip_param=clip_coef vf_clip_param=clip_value vf_loss_coeff=vf_coef grad_clip=max_grad_norm
+    num_envs_per_env_runner=num_envs rollout_fragment_length=num_steps fcnet_hiddens=model.hidden
+    fcnet_activation=model.activation use_lstm=model.memory lstm_cell_size=model.width max_seq_len=model.sequence_length
+    actor_lr=optimizer.lr alpha_lr=entropy.lr initial_alpha=entropy.alpha training_intensity=num_updates
+    num_steps_sampled_before_learning_starts=learning_starts sigma0=model.noisy_std
+    target_network_update_freq=target_interval,target_update_interval prioritized_replay_alpha=replay.alpha
+    prioritized_replay_beta=replay.beta prioritized_replay_eps=replay.eps
+"""
+OF_PAPERS = """
+    her=replay.relabel prioritized=replay.name prioritized_replay=replay.name noisy=model.noisy layer_norm=critic.norm
+    utd=num_updates utd_ratio=num_updates max_kl=target_kl
+"""
 _PAIRS = (
-    pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS} {METABOX_OLYMPUS_AND_MORE}".split()
+    pair.partition("=")
+    for names in (STABLE_BASELINES3, PYRADO_AND_ML_AGENTS, METABOX_OLYMPUS_AND_MORE, CLEANRL_AND_RLLIB, OF_PAPERS)
+    for pair in names.split()
 )
-SYNONYMS = {theirs: ours.split(",") for theirs, _, ours in _PAIRS}
+# By name the groups of counterparts, of which the first that a task has is meant.
+SYNONYMS = {theirs: [group.split(",") for group in ours.split("|")] for theirs, _, ours in _PAIRS}
 # Names that are hyperparameters elsewhere, but arguments of the task or of fit here.
 _SNAPSHOTS, _EPOCHS = "snapshots, an argument of the task (--snapshots)", "epochs, an argument of fit (--epochs)"
 ARGUMENTS = {
-    "num_workers": "env_processes, an argument of the task (--env-processes)",
+    **dict.fromkeys(("num_workers", "num_env_runners"), "env_processes, an argument of the task (--env-processes)"),
     **dict.fromkeys(
         ("max_iter", "max_steps", "max_epoch", "total_timesteps", "n_timesteps", "max_learning_step"), _EPOCHS
     ),
@@ -111,8 +136,9 @@ def near(name: str, names: Collection[str]) -> str:
     If another library uses the name for one of these hyperparameters, that one is suggested, however different it is.
     Otherwise names are compared by their last part, then as a whole.
     """
-    if same := [path for path in SYNONYMS.get(name.rpartition(".")[2], ()) if path in names]:
-        return f"; did you mean {' and '.join(same)}?"
+    for group in SYNONYMS.get(name.rpartition(".")[2], ()):
+        if same := [path for path in group if path in names]:
+            return f"; did you mean {' and '.join(same)}?"
     if name in ARGUMENTS:
         return f"; that is {ARGUMENTS[name]}"
     leaves: dict[str, list[str]] = {}

@@ -39,15 +39,29 @@ MAKERS = {
     "command": ".tasks.adapters.programs:program",
     **dict.fromkeys(("sb3", "sbx"), ".tasks.adapters.sb3:model"),
 }  # of task classes, by what precedes the colon of their names
+_LSTM, _MASKS = "that is ppo with --set model.memory=lstm", "ppo and the others that choose obey masks as they are"
+_OFTEN = "and several gradient steps per step (num_steps, num_updates)"
+_CENTRAL = "--set NAME.critic.central=joint"
 REFUSED = {
     "sb3": "a library's name is followed by an algorithm's, such as sb3:PPO",
     "sbx": "a library's name is followed by an algorithm's, such as sbx:PPO",
     **dict.fromkeys(
-        ("stable_baselines3", "sb3_contrib"), "its algorithms are tasks by their class names alone, such as sb3:TQC"
+        ("stablebaselines3", "sb3contrib"), "its algorithms are tasks by their class names alone, such as sb3:TQC"
     ),
+    "her": "that is an option of algorithms with replay, such as tqc or sac: --set replay.relabel=future",
+    **dict.fromkeys(("ppolstm", "recurrentppo"), _LSTM),
+    **dict.fromkeys(("maskableppo", "ppomask"), _MASKS),
+    "rainbow": "that is dqn with --preset rainbow",
+    "c51": "that is dqn with --set distribution=categorical",
+    "ddqn": "that is dqn, which is double unless --set double=false",
+    "redq": f"that is sac with --set critic.ensemble=10, {_OFTEN}",
+    "droq": f"that is sac with --set critic.dropout=0.01 and --set critic.norm=layer, {_OFTEN}",
+    "simba": "that is sac with --set critic.block=simba and --set model.block=simba",
+    "ippo": "that is the task behaviours, whose behaviours learn by ppo",
+    "mappo": f"that is the task behaviours, whose ppo takes a central critic: {_CENTRAL}",
     "poca": "its attention over the agents that are present is not offered; use the task behaviours, whose ppo takes "
-    "a central critic: --set NAME.critic.central=joint",
-}  # reasons, by a name or what precedes its colon
+    f"a central critic: {_CENTRAL}",
+}  # reasons, by a name or what precedes its colon, in small letters without _ and -
 
 
 PREFIX = "command:"  # of names of programs

@@ -48,7 +48,8 @@ def load(name: str) -> type[Any]:
         return _DEFINED[name]
     if (maker := MAKERS.get(name.partition(":")[0])) is not None and ":" in name:
         return _made(maker, name)
-    if name not in TASKS.names() and (reason := REFUSED.get(name.partition(":")[0])):
+    letters = name.partition(":")[0].lower().replace("_", "").replace("-", "")
+    if name not in TASKS.names() and (reason := REFUSED.get(letters)):
         raise ValueError(f"{name}: {reason}")
     if ":" in name and name not in TASKS.names():
         return _in_module(name)

@@ -191,8 +191,9 @@ def _explain_word(parser: ArgumentParser, word: str) -> str:
     name = word.partition("=")[0]
     cure = near(name, options)
     if not cure and "--set" in options:
-        hyperparameters = SYNONYMS.get(name.lstrip("-").replace("-", "_"), ["NAME"])
-        cure = f"; a hyperparameter is set by {' or '.join(f'--set {name}=VALUE' for name in hyperparameters)}"
+        groups = SYNONYMS.get(name.lstrip("-").replace("-", "_"), [["NAME"]])
+        ours = [f"--set {path}=VALUE" for group in groups for path in group]
+        cure = f"; a hyperparameter is set by {' or '.join(ours)}"
     return f"{parser.prog} has no option {name}{cure}"
 
 

@@ -18,7 +18,7 @@ import pytest
 import tiny
 import torch
 from rekindle.spaces import SpaceError, fidelity, flatten, unflatten
-from rekindle.spaces.errors import ARGUMENTS, SYNONYMS
+from rekindle.spaces.errors import ARGUMENTS, SYNONYMS, near
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
@@ -146,12 +146,35 @@ def test_a_state_can_be_put_into_a_dict_of_others() -> None:
         ("num_workers", r"that is env_processes, an argument of the task \(--env-processes\)"),
         ("max_iter", r"that is epochs, an argument of fit \(--epochs\)"),
         ("keep_checkpoints", r"that is snapshots, an argument of the task \(--snapshots\)"),
+        ("anneal_lr", r"did you mean lr_schedule.name\?"),
+        ("norm_adv", r"did you mean normalize_advantage\?"),
+        ("minibatch_size", r"did you mean num_minibatches\?"),
+        ("train_batch_size", r"did you mean num_steps and num_envs\?"),
+        ("n_steps", r"did you mean num_steps\?"),
     ],
 )
 def test_a_name_of_another_library_is_answered_with_ours(name: str, answer: str) -> None:
     for ask in (lambda: PPO("CartPole-v1").init(**{name: 1}), lambda: PPO("CartPole-v1", **{name: 1})):
         with pytest.raises(SpaceError, match=f"{name}'.*{answer}"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "answer"),
+    [
+        ("dqn", "n_steps", "n_step"),  # of Stable-Baselines3's DQN, not of its PPO
+        ("dqn", "train_frequency", "num_steps"),
+        ("dqn", "prioritized_replay", "replay.name"),
+        ("sac", "target_network_frequency", "target_update_interval"),
+        ("sac", "train_batch_size", "batch_size"),
+        ("td3", "policy_freq", "policy_delay"),
+        ("trpo", "n_critic_updates", "update_epochs"),
+        ("ars", "learning_rate", "lr"),
+        ("ars", "n_top", "top_fraction"),
+    ],
+)
+def test_a_name_of_another_library_is_answered_with_the_tasks_own(task: str, name: str, answer: str) -> None:
+    assert near(name, load(task).learner.hyperparameters.flat()) == f"; did you mean {answer}?"
 
 
 @pytest.mark.parametrize("name", ["device", "seed", "demo_path"])
@@ -162,7 +185,7 @@ def test_arguments_that_init_lacks_are_named_as_the_tasks(name: str) -> None:
 
 def test_every_synonym_is_of_a_hyperparameter() -> None:
     known = {path for name in names() for path in load(name).learner.hyperparameters.flat()}
-    assert {path for paths in SYNONYMS.values() for path in paths} <= known
+    assert {path for groups in SYNONYMS.values() for group in groups for path in group} <= known
     assert not SYNONYMS.keys() & ARGUMENTS.keys()
 
 
@@ -333,6 +356,25 @@ def test_an_unknown_task_is_answered_with_the_near_one() -> None:
         load("pppo")
     with pytest.raises(ValueError, match=r"got 'PPO'; did you mean ppo"):
         load("PPO")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("her", "--set replay.relabel=future"),
+        ("HER", "--set replay.relabel=future"),
+        ("ppo_lstm", "ppo with --set model.memory=lstm"),
+        ("RecurrentPPO", "ppo with --set model.memory=lstm"),
+        ("MaskablePPO", "ppo .* obey masks"),
+        ("rainbow", "dqn with --preset rainbow"),
+        ("redq", "sac with --set critic.ensemble=10"),
+        ("mappo", "behaviours, whose ppo takes a central critic: --set NAME.critic.central=joint"),
+        ("sb3_contrib:TQC", "such as sb3:TQC"),
+    ],
+)
+def test_a_task_that_is_an_option_here_is_answered_with_it(name: str, answer: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: .*{answer}"):
+        load(name)
 
 
 # The uid
