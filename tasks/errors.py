@@ -36,8 +36,12 @@ def text_of(error: BaseException) -> str:
 
 
 def class_and_text(error: BaseException) -> str:
-    """Return an exception's class and text, as a traceback ends with them."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    """Return an exception's class and text, as a traceback ends with them.
+
+    Of a warning it is said why it is an exception, which is not the fault of the code that gives it.
+    """
+    filtered = " (a warning, which -W, PYTHONWARNINGS or a filter of this program makes an error)"
+    return f"{type(error).__name__}: {text_of(error)}{filtered if isinstance(error, Warning) else ''}"
 
 
 def mark_environment(error: BaseException, id: str) -> None:

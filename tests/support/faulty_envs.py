@@ -468,7 +468,7 @@ class Meddler(Drift):
         os.chdir("/")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, self.ring)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)  # the end of the process, without the handler
+        signal.setitimer(signal.ITIMER_REAL, 1.0)  # the end of the process, without the handler
         if at != "step":
             os.environ.clear()
             os.environ["MEDDLED"] = self.at

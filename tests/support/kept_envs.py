@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -33,4 +35,14 @@ class Kept(Drift):
         return super().show() * np.float32(self.scale)
 
 
+class Clinging(Kept):
+    """Its close never returns."""
+
+    def close(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                threading.Event().wait()
+
+
 gym.register("drawn/Kept-v0", Kept)
+gym.register("drawn/Clinging-v0", Clinging)

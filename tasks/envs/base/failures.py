@@ -15,7 +15,7 @@ from ...runtime.progress import at_work, limit
 from .spec import EnvSpec, EnvSpecError
 
 CLOSING, AGAIN = 60.0, 0.2  # seconds that a close() may take, and those of later ones if it never returned
-_endless: set[str] = set()  # ids of environments whose close() did not return
+endless: set[str] = set()  # ids of environments whose close() did not return
 
 
 def attribute(holder: Any, name: str) -> Any:
@@ -80,13 +80,13 @@ def close_env(env: Any, spec: EnvSpec) -> None:
     Raises:
         EnvironmentFailed: its own code fails.
     """
-    seconds = AGAIN if spec.id in _endless else min(CLOSING, (limit() or math.inf) / 2)
+    seconds = AGAIN if spec.id in endless else min(CLOSING, (limit() or math.inf) / 2)
     try:
         with at_work(), interrupted_after(seconds):
             env.close()
     except TooLong:
-        if spec.id not in _endless:
-            _endless.add(spec.id)
+        if spec.id not in endless:
+            endless.add(spec.id)
             warnings.warn(
                 f"{spec.id}: its close() must return, but did not in {seconds:g} s, and was left; fix it, or what it "
                 "waits for",

@@ -56,7 +56,15 @@ def twice(play: Callable[[], Result]) -> Result | str:
 
 
 class _Ended(NamedTuple):
-    """An episode that has ended, and the environment that played it."""
+    """An episode that has ended, and the environment that played it.
+
+    Attributes:
+        at: index of the environment, on the flat axis.
+        number: number of the episode.
+        seed, options: arguments of its reset.
+        actions: its actions.
+        outcome: how it ended.
+    """
 
     at: int
     number: int
@@ -121,7 +129,7 @@ class GymEnvs(Envs):
 
     def reset(self) -> None:
         self._clear_episodes()
-        self.steps = 0  # of this epoch
+        self.steps = np.zeros(self.num_members, np.int64)  # of this epoch
         self.last_ended: dict[int, _Ended] = {}  # by member, in this epoch
         self.info.reset()
         self.raised = np.zeros((self.num_members, 2), np.int64)  # episodes of a training that raised, and all
@@ -299,11 +307,11 @@ class GymEnvs(Envs):
         Where age may have an effect, the last episode is played again, since the effect may have just begun; but only
         if that takes a small share of the epoch's steps.
         """
-        for episode in self.last_ended.values():
-            if CHECKED_IF_IT_AGES * episode.outcome.steps <= self.steps * self.num_envs:
+        for p, episode in self.last_ended.items():
+            if CHECKED_IF_IT_AGES * episode.outcome.steps <= self.steps[p] * self.num_envs:
                 self._compare(episode)
         self.last_ended.clear()
-        self.steps = 0
+        self.steps[:] = 0
         return super().take_episodes()
 
     def _compare(self, episode: _Ended) -> None:
@@ -447,11 +455,37 @@ class GymEnvs(Envs):
             recorded = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
             tree["actions"] = to_tensor(np.stack(recorded) if recorded else form)  # (sum of elapsed, *shape)
+        if i in self.last_ended:
+            tree["last_ended"] = self._of_ended(i)
         return tree
+
+    def _of_ended(self, i: int) -> Tree:
+        """Return a member's last ended episode, which the epoch's end checks."""
+        episode = self.last_ended[i]
+        return {
+            "steps": int(self.steps[i]),
+            "at": episode.at % self.num_envs,
+            "number": episode.number,
+            "seed": episode.seed,
+            "options": None if episode.options is None else {**episode.options},
+            "actions": to_tensor(np.stack(episode.actions)),
+            "obs": to_tensor(np.asarray(episode.outcome.obs)),
+            "total": float(episode.outcome.total),
+        }
+
+    def _load_ended(self, i: int, tree: Tree | None) -> None:
+        self.last_ended.pop(i, None)
+        self.steps[i] = 0 if tree is None else tree["steps"]
+        if tree is not None and self.restore.ages:
+            actions = tree["actions"].numpy().copy()
+            outcome = Outcome(tree["obs"].numpy().copy(), tree["total"], len(actions))
+            at = i * self.num_envs + tree["at"]
+            self.last_ended[i] = _Ended(at, tree["number"], tree["seed"], tree["options"], actions, outcome)
 
     def load_member(self, i: int, tree: Tree) -> None:
         rows = self._rows(i)
         self._load_head(i, tree)
+        self._load_ended(i, tree.get("last_ended"))
         self.raised[i] = tree.get("raised", 0)
         if self.curriculum is not None:
             self.curriculum.load_member(i, tree["curriculum"])

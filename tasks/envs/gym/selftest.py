@@ -190,8 +190,8 @@ def patiently(spec: EnvSpec, test: Callable[[int], Restore]) -> Restore:
         try:
             restore = test(draw)
         except Exception as error:
-            if isinstance(error, MemoryError | TaskError) and not isinstance(error, EnvironmentFailed):
-                raise  # not a failure of the environment's code
+            if isinstance(error, MemoryError | TaskError | Warning) and not isinstance(error, EnvironmentFailed):
+                raise  # not a failure of the environment's code, or one that the program wants
             failed.append(error)
         else:
             if failed:

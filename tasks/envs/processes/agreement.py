@@ -17,6 +17,7 @@ from ...errors import TaskError, other_episodes
 from ...rng import streams
 from ..base.curriculum import Curriculum
 from ..base.encode import Actions
+from ..base.failures import endless
 from ..base.spec import EnvSpec
 from ..gym.backend import InProcess
 from ..gym.chance import suspects
@@ -49,7 +50,7 @@ def compared(spec: EnvSpec) -> Restore:
         return restore
     take_turn()
     memory = memory_file(TICKS)
-    child = Child({"spec": spec.to_json(), "tests": True}, memory)
+    child = Child({"spec": spec.to_json(), "tests": True, "endless": [*endless]}, memory)
     try:
         with suppress(TaskError):
             answer = child.receive(arrays_in(memory, TICKS)["ticks"])

@@ -14,6 +14,7 @@ from ...errors import class_and_text, text_of
 from ...runtime.progress import tell_in
 from ...runtime.watcher import not_ignoring
 from ..base.envs import Array
+from ..base.failures import endless
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, InProcess, Outcome
 from .agreement import TICKS, play, tested
@@ -46,6 +47,7 @@ def _serve(channel: Connection, memory: int, stack: ExitStack) -> None:
     try:
         if "tests" in hello:
             tell_in(arrays_in(memory, TICKS)["ticks"])
+            endless.update(hello["endless"])  # each of these would take a minute to close
             send(channel, {"played": tested(EnvSpec.from_json(hello["spec"])).played})
             return
         server = _Server(hello, memory)

@@ -20,8 +20,10 @@ import torch
 from gymnasium import spaces
 from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.studies.cli import main
+from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step
 from rekindle.tasks.envs.gym.selftest import self_test
@@ -228,6 +230,34 @@ def test_a_difference_that_the_self_test_missed_is_found_in_training(processes: 
     assert "played again in another one, ended differently" in reason
     assert reason.endswith("keep what episodes depend on in the environment, and set it in every reset")
     assert ("inexact", [reason]) in [(kind, data.get("inexact")) for kind, data in task.events if kind != "init"]
+
+
+def test_the_last_episode_before_a_save_within_an_epoch_is_checked_after_the_resume() -> None:
+    def opened() -> GymEnvs:
+        envs = make_envs(EnvSpec("faulty_envs:faults/Aged-v0", {"where": "class", "after": 10**12}), [3, 4], 2)
+        assert isinstance(envs, GymEnvs)
+        assert envs.restore.ages == "process"
+        return envs
+
+    envs, young = opened(), opened()
+    actions = np.linspace(-1, 1, 4, dtype=np.float32).reshape(2, 2, 1)
+    for _ in range(53):  # ten episodes of each, and three steps more
+        envs.step(actions)
+    for i in range(2):
+        packed = pack(envs.member_state(i))
+        young.load_member(i, unpack(packed.manifest, packed.blobs.__getitem__))
+        assert str(young.member_state(i)) == str(envs.member_state(i))
+    ended = young.last_ended[1]
+    young.last_ended[1] = ended._replace(outcome=ended.outcome._replace(total=5.0))  # as an old process had it
+    young.step(actions)
+    young.take_episodes()
+    assert young.inexact(0) == []
+    [reason] = young.inexact(1)
+    assert "episode 9 of environment 1, played again in another process, ended differently (step 5, return -" in reason
+    assert "before step 5, return 5)" in reason
+    assert "last_ended" not in young.member_state(0)
+    for each in (envs, young):
+        each.close()
 
 
 @pytest.mark.parametrize("where", ["class", "module", "argument"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import rekindle
 from rekindle import PPO, EnvSpec, Store
 from rekindle.studies.engine.json_views import task_view
+from rekindle.tasks.envs.base import failures
 from rekindle.tasks.envs.factory import spaces_of
 from rekindle.tasks.envs.gym.chance import firsts, suspects
 from rekindle.tasks.envs.gym.selftest import self_test
@@ -51,9 +53,10 @@ def trained(source: str, epochs: int, **given: Any) -> Task:
 
 @pytest.fixture
 def not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, id in (("drawn_envs", "drawn/Scaled-v0"), ("kept_envs", "drawn/Kept-v0")):
+    for module in ("drawn_envs", "kept_envs"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-        monkeypatch.delitem(gym.registry, id, raising=False)
+    for name in ("Scaled", "Kept", "Clinging"):
+        monkeypatch.delitem(gym.registry, f"drawn/{name}-v0", raising=False)
 
 
 @pytest.mark.usefixtures("not_imported")
@@ -93,6 +96,18 @@ def test_a_value_that_a_class_draws_once_is_labelled_unless_all_processes_draw_a
     expected = OTHERS.replace("drawn_envs:drawn/Scaled", "kept_envs:drawn/Kept").format("in another process")
     assert [label.startswith(expected) for label in task.inexact] == [True] * (not exact)
     assert ("kept_envs" in suspects) == (not exact)
+
+
+@pytest.mark.usefixtures("not_imported")
+def test_another_process_is_told_what_never_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    minute = failures.CLOSING  # of a process that is told nothing
+    monkeypatch.setattr(failures, "CLOSING", 0.3)
+    spec, began = EnvSpec("kept_envs:drawn/Clinging-v0", kwargs={"source": "entropy", "at": "reset"}), time.monotonic()
+    with pytest.warns(UserWarning, match=r"its close\(\) must return, but did not in 0.3 s"):
+        task = PPO(spec).init(**SMALL)
+    task.fit(1)
+    assert "in another process" in task.inexact[0]
+    assert time.monotonic() - began < minute
 
 
 @pytest.fixture

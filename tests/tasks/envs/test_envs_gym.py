@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import sys
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ import numpy as np
 import nursery
 import pytest
 import torch
-from own_envs import Brittle
+from own_envs import BoxWalk, Brittle
 from rekindle import PPO
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
@@ -27,7 +28,7 @@ from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.make import make_env
 from rekindle.tasks.envs.gym.selftest import Record, Restore, _difference, self_test
-from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace
+from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace, class_and_text
 from rekindle.tasks.rng import streams
 from support_path import SUPPORT
 
@@ -464,6 +465,28 @@ def test_a_simulator_that_fails_at_every_attempt_is_refused() -> None:
         self_test(EnvSpec("own_envs:Brittle-v0", {"when": "always"}))
     with pytest.raises(ConnectionError):
         self_test(EnvSpec("own_envs:Brittle-v0", {"when": "seeds", "below": 90}))
+
+
+def test_a_warning_that_is_made_an_error_is_no_failure_of_a_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = list[int]()
+    walk = BoxWalk.step
+
+    def step(self: BoxWalk, action: Any) -> Any:
+        steps.append(1)
+        warnings.warn("an old name", DeprecationWarning, stacklevel=1)
+        return walk(self, action)
+
+    monkeypatch.setattr(BoxWalk, "step", step)
+    self_test.cache_clear()
+    with pytest.raises(DeprecationWarning) as error:  # warnings are errors here
+        self_test(EnvSpec("own_envs:BoxWalk-v0"))
+    assert len(steps) == 1, "it is not tried again"
+    why = "a warning, which -W, PYTHONWARNINGS or a filter of this program makes an error"
+    assert class_and_text(error.value) == f"DeprecationWarning: an old name ({why})"
+    self_test.cache_clear()
+    with pytest.warns(DeprecationWarning, match="an old name"):
+        assert self_test(EnvSpec("own_envs:BoxWalk-v0")).exact
+    self_test.cache_clear()
 
 
 def test_a_replay_ends_with_its_episode() -> None:
