@@ -125,6 +125,7 @@ VALUES = {
         "poca": "in its place, ppo learns with a central critic: critic.central=joint",
         "mappo": "that is ppo with critic.central=joint, or state",
         "ippo": "that is ppo",
+        **dict.fromkeys(("trpo", "pqn"), "it weights all steps alike, also those of absent agents"),
         "random": "what does not learn is a player: --player BEHAVIOUR=random",
     }
 }
@@ -133,17 +134,19 @@ VALUES = {
 def near(name: str, names: Collection[str]) -> str:
     """Return '; did you mean ...?' with similar dotted names, or ''.
 
-    If another library uses the name for one of these hyperparameters, that one is suggested, however different it is.
+    If another library uses the name for one of these hyperparameters, that one is suggested, however different it is,
+    also if it is one of a behaviour's.
     Otherwise names are compared by their last part, then as a whole.
     """
-    for group in SYNONYMS.get(name.rpartition(".")[2], ()):
-        if same := [path for path in group if path in names]:
+    outer, _, leaf = name.rpartition(".")
+    for group in SYNONYMS.get(leaf, ()):
+        if same := [path for ours in group for path in (ours, f"{outer}.{ours}") if path in names]:
             return f"; did you mean {' and '.join(same)}?"
     if name in ARGUMENTS:
         return f"; that is {ARGUMENTS[name]}"
     leaves: dict[str, list[str]] = {}
     for path in names:
         leaves.setdefault(path.rpartition(".")[2], []).append(path)
-    alike = [path for leaf in get_close_matches(name.rpartition(".")[2], leaves, cutoff=0.7) for path in leaves[leaf]]
+    alike = [path for other in get_close_matches(leaf, leaves, cutoff=0.7) for path in leaves[other]]
     similar = get_close_matches(name, alike, cutoff=0) or get_close_matches(name, list(names), cutoff=0.7)
     return f"; did you mean {' or '.join(similar)}?" if similar else ""

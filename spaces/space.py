@@ -438,13 +438,14 @@ class Space(Mapping[str, "Dimension | Space"]):
         raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
 
     def _beside(self, path: str) -> list[str]:
-        """Return the other names in the group of a path.
+        """Return the other names beside a path.
 
-        If there are none, return the names of the whole space, one per group: model.*.
+        Groups count once (model.*). If there are none, return those of the whole space.
         """
-        group = path.rpartition(".")[0]
-        members = [name for name in self._flat if group and name.startswith(group + ".")]
-        return members or list(dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in self._flat))
+        start = path.rpartition(".")[0] + "."
+        start = start if any(name.startswith(start) for name in self._flat) else ""
+        inner = [name.removeprefix(start) for name in self._flat if name.startswith(start)]
+        return list(dict.fromkeys(start + name.partition(".")[0] + ".*" * ("." in name) for name in inner))
 
 
 def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:

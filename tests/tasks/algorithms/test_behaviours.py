@@ -531,6 +531,9 @@ def wrapped_hunt(name: str, **kwargs: Any) -> dict[str, Any]:
         (HUNT, {"wolf.gamma": 0.9}, ValueError, "there is no hyperparameter 'wolf.gamma'"),
         (HUNT, {"deer.algorithm": "qlearn"}, ValueError, "deer.algorithm must be one of"),
         (HUNT, {"deer.algorithm": "poca"}, ValueError, "not 'poca' .*; in its place, ppo learns with a central critic"),
+        (HUNT, {"deer.algorithm": "trpo"}, ValueError, "not 'trpo' .*; it weights all steps alike, also those of"),
+        (HUNT, {"deer.learning_rate": 1}, ValueError, r"'deer\.learning_rate'; did you mean deer\.optimizer\.lr\?"),
+        (HUNT, {"deer.zzz": 1}, ValueError, r"'deer\.zzz'; there are deer\.algorithm, .*deer\.optimizer\.\*, "),
         (HUNT, {"deer.algorithm": "random"}, ValueError, "not 'random' .*; what does not learn is a player: --player"),
         ("pettingzoo/hunt_env:Mismatched", {}, UnsupportedSpace, "hunter_0 is .* and that of hunter_1 is"),
         (
