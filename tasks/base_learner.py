@@ -28,7 +28,7 @@ from .checkpoint.torch_state import part_of
 from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
-from .envs.base.envs import Envs
+from .envs.base.envs import Envs, StepResult
 from .envs.classic.envs import is_classic
 from .errors import LARGEST, LOWER_RATES, EpisodesLost, StateMismatch, UnsupportedSpace
 from .explanations import explanation
@@ -247,6 +247,14 @@ class BaseLearner:
         These are, for example, the returns of behaviours.
         """
         return []
+
+    @classmethod
+    def rewards_in(cls, envs: Envs) -> Callable[[StepResult], np.ndarray]:
+        """Return a function from a step to rewards, (P, N, A).
+
+        A is the number of agents that get rewards of their own, usually 1.
+        """
+        return lambda step: step.reward[..., None]
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

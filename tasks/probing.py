@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from .base_learner import BaseLearner
 from .envs import Envs, allows_one, make_envs, spaces_of
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
@@ -57,7 +58,8 @@ def probe(
       are greedy, in the episodes of evaluations. `lengths` and `terminated`: of all these, lengths, and how many were
       not truncated.
     - `rewards`, `observations`: see `_moments`, over the steps with random actions; None without such steps, and of
-      images. `zero_rewards`: share of zeros among all rewards.
+      images. `zero_rewards`: share of zeros among all rewards; where behaviours learn, among those of all agents.
+      `zero_sum`: whether these are not all zeros, but add up to 0 in every step.
     - `restore`: how a state is restored. `masks`, `goals`: whether observations have them.
     - `actions`: kind of the action space.
     - `failures`: errors of the environment's code. `raised`: episodes that ended by one, where `on_error` says so.
@@ -76,9 +78,9 @@ def probe(
     """
     env, beginnings = identity.env, _distinct(trials or [(algorithm, identity)])
     with at_work():
-        played = _Probe(identity, STEPS if steps is None else steps, on_step).play(beginnings)
+        played = _Probe(algorithm, identity, STEPS if steps is None else steps, on_step).play(beginnings)
         if steps is None and not played.is_enough:
-            played = _Probe(identity, MORE_STEPS, on_step).play(beginnings)
+            played = _Probe(algorithm, identity, MORE_STEPS, on_step).play(beginnings)
     space = spaces_of(env).observation
     names = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
     actions = type(spaces_of(env).action).__name__
@@ -105,13 +107,14 @@ class _Player:
 class _Probe:
     """Episodes of a probe, and what is known of them so far."""
 
-    def __init__(self, identity: TaskIdentity, most: int, on_step: Callable[[], None]):
+    def __init__(self, algorithm: type[Any], identity: TaskIdentity, most: int, on_step: Callable[[], None]):
+        self.learner: type[BaseLearner] = algorithm.learner
         self.identity, self.most, self.on_step, self.began = identity, most, on_step, time.monotonic()
         self.seconds, self.slow = 0.0, False
         self.steps = self.terminated = self.raised = self.random_steps = 0
         self.returns: list[list[list[float]]] = []  # of random actions, and of untrained policies
         self.lengths: list[int] = []
-        self.rewards: list[float] = []
+        self.rewards: list[NDArray[np.float32]] = []  # of each step's agents, (A,)
         self.numbers: list[NDArray[np.float64]] = []  # observations before steps with random actions, (D,)
         self.failures: list[str] = []
         self.restore: dict[str, Any] | None = None
@@ -212,6 +215,7 @@ class _Probe:
 
     def _episode(self, player: _Player, episode: int, end: int) -> None:
         envs, act = player.envs, player.make_act()
+        rewards_of = self.learner.rewards_in(envs)
         sums, length, due = np.zeros(envs.num_members), 0, np.ones((envs.num_members, 1), bool)
 
         def untimed(obs: NDArray[Any]) -> NDArray[Any]:
@@ -224,7 +228,7 @@ class _Probe:
                 raise Diverged(envs.faults.popitem()[1])
             alive, length = running[:, 0].copy(), length + 1
             self.steps += int(alive.sum())
-            self.rewards += step.reward[alive, 0].tolist()
+            self.rewards += [*rewards_of(step)[alive, 0]]
             sums += step.reward[:, 0] * alive
             for member in np.flatnonzero(alive & (step.terminated | step.truncated)[:, 0]).tolist():
                 player.returns[member].append(float(sums[member]))
@@ -240,7 +244,7 @@ class _Probe:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures in the form of `probe`."""
-        rewards, random = np.array(self.rewards), self.random_steps
+        rewards, random = np.array(self.rewards, np.float64), self.random_steps
         return {
             "seed": self.identity.seed,
             "steps": self.steps,
@@ -249,8 +253,9 @@ class _Probe:
             "untrained": [returns for of_kind in self.returns[1:] for returns in of_kind],
             "lengths": self.lengths,
             "terminated": self.terminated,
-            "rewards": _moments(rewards[:random, None]),
+            "rewards": _moments(rewards[:random]),
             "zero_rewards": float((rewards == 0).mean()) if len(rewards) else None,
+            "zero_sum": bool(rewards.any() and not rewards.sum(-1).any()),
             "observations": _moments(np.array(self.numbers)) if self.numbers else None,
             "restore": self.restore,
             "failures": self.failures,

@@ -20,7 +20,7 @@ from .checkpoint.manifests import canonical_json
 from .checkpoint.policy_files import write_policy
 from .checkpoint.storage import Metrics
 from .cohort import Cohort
-from .deployment.exporting import format_of, write_program
+from .deployment.exporting import ExportError, format_of, write_program
 from .deployment.predicting import Predictor, player
 from .deployment.video import film
 from .evaluation import (
@@ -398,10 +398,15 @@ class Task(Resumable):
                 program from observations to greedy actions that runs without Rekindle, see `deployment.exporting`. None
                 picks the format by the suffix: .safetensors, .pt or .onnx.
             particle: index of the SVPG particle that the program runs; "safetensors" writes all of them.
-            behaviour: name of the behaviour that the program plays, of a task with several; "safetensors" writes all.
+            behaviour: name of the behaviour that the program plays, of a task with several; "safetensors" takes none.
         """
         form = format_of(path, format, str(self))
         if form == "safetensors":
+            if behaviour is not None:
+                raise ExportError(
+                    f"weights (.safetensors) are of all behaviours, but got {behaviour!r}; leave it out, or write a "
+                    "program (.pt, .onnx)"
+                )
             return self.save_policy(path)
         policy = self.policy()
         alone = self.learner(self.env, [self.seed], [self.identity.hyperparameters])  # on the CPU, outside any cohort

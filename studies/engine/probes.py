@@ -218,6 +218,8 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
     if probe.zero_rewards is not None and (rewards := probe.rewards) is not None:
         spread = "" if rewards.high is None else f"; their standard deviation is {in_digits_alone(rewards.high)}"
         sentences.append(f"{share(probe.zero_rewards)} of rewards are 0{spread}".capitalize())
+    if probe.zero_sum:
+        sentences.append("The agents' rewards add up to 0 in every step")
     scale = probe.observations
     if scale is not None and scale.low is not None and scale.high is not None and scale.drift is not None:
         low, high = in_digits([scale.low, scale.high])

@@ -268,7 +268,8 @@ class ProbeView(View):
     lengths: Annotated[Sequence[int], "lengths of complete episodes"]
     terminated: Annotated[int, "number of those that were not truncated"]
     rewards: Annotated[MomentsView | None, "scale and drift of rewards"]
-    zero_rewards: Annotated[float | None, "share of rewards that are 0"]
+    zero_rewards: Annotated[float | None, "share of rewards that are 0; of several behaviours, of all agents' rewards"]
+    zero_sum: Annotated[bool, "whether agents' rewards differ from 0, but add up to it in every step"] = False
     observations: Annotated[MomentsView | None, "scale and drift of observations"]
     restore: Annotated[RestoreView | None, "how a state is restored"]
     failures: Annotated[Sequence[str], "errors of the environment"]

@@ -30,6 +30,8 @@ def is_sparse(probe: Mapping[str, Any]) -> bool:
     Args:
         probe: results of `tasks.probing.probe`.
     """
+    if probe.get("zero_sum"):
+        return False
     returns = probe["random"]
     if len(returns) < FEWEST:
         return probe["zero_rewards"] == 1

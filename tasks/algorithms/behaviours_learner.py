@@ -29,10 +29,10 @@ from ..base_learner import check_counters
 from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree, check_same_form
 from ..checkpoint.storage import Metrics
-from ..envs import EnvSpec, make_envs
-from ..envs.agents.adapter import RETURN, is_joint
+from ..envs import Envs, EnvSpec, StepResult, make_envs
+from ..envs.agents.adapter import RETURN, REWARD, is_joint
 from ..envs.agents.roster import roster_of
-from ..envs.agents.views import OF_STATE, Extras, SharedEnvs
+from ..envs.agents.views import OF_STATE, Extras, JointForm, SharedEnvs
 from ..envs.base.masks import mask_in
 from ..envs.base.spec import JOINT, EnvSpecError
 from ..errors import StateMismatch, UnsupportedSpace
@@ -79,6 +79,11 @@ class BehavioursLearner(Learner):
     @classmethod
     def further_objectives(cls, env: EnvSpec) -> list[str]:
         return [f"{RETURN}.{name}" for name in roster_of(env).behaviours]
+
+    @classmethod
+    def rewards_in(cls, envs: Envs) -> Callable[[StepResult], np.ndarray]:
+        form = JointForm(roster_of(envs.spec), envs)
+        return lambda step: form.read(step.next_obs).outcomes[..., REWARD]
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from rekindle import DQN, PPO, SVPG
+from rekindle import DQN, PPO, SVPG, Behaviours
 from rekindle.tasks import Task, probing
 from rekindle.tasks.evaluation import acting, measure_episodes
 from rekindle.tasks.identity import TaskIdentity
@@ -118,6 +118,17 @@ def test_the_time_that_policies_take_makes_no_environment_slow(monkeypatch: pyte
     monkeypatch.setattr(probing, "acting", compiled)
     monkeypatch.setattr(probing.time, "monotonic", lambda: now)
     assert found()["slow"] is None
+
+
+def test_rewards_of_several_agents_that_add_up_to_nothing_are_told_from_none() -> None:
+    nim, hunt = "pettingzoo/hunt_env:Nim", "pettingzoo/hunt_env:Hunt"
+    game, joint = (probe(task, TaskIdentity.of(task, nim, 0, {}), 200) for task in (Behaviours, PPO))
+    assert game["zero_sum"]
+    assert 0 < game["zero_rewards"] < 1
+    assert set(game["random"]) == {0.0}
+    assert not joint["zero_sum"]  # a single policy of both players
+    assert joint["zero_rewards"] == 1
+    assert not probe(Behaviours, TaskIdentity.of(Behaviours, hunt, 0, {}), 200)["zero_sum"]
 
 
 def test_an_environment_without_rewards_changes_or_ends_is_described() -> None:

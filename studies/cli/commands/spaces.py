@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from ....spaces.values import REQUIRED
 from ....tasks import load
 from ....tasks.envs import EnvSpec
+from ....tasks.envs.agents.adapter import is_joint
 from ....tasks.identity import TaskIdentity
 from ....tasks.probing import probe as probed
 from ...engine.probes import described, lines_of
@@ -85,13 +86,15 @@ def space(arguments: argparse.Namespace) -> int:
 
 def probe(arguments: argparse.Namespace) -> int:
     """Print what random actions and untrained policies find in an environment."""
-    algorithm = load(arguments.task)
-    identity = TaskIdentity.of(algorithm, parse_env(arguments.env), arguments.seed, {})
+    env = EnvSpec.of(parse_env(arguments.env))
+    task = arguments.task or ("behaviours" if is_joint(env) else "ppo")
+    algorithm = load(task)
+    identity = TaskIdentity.of(algorithm, env, arguments.seed, {})
     began = time.monotonic()
     result = described(probed(algorithm, identity, arguments.steps))
     seconds = time.monotonic() - began
     if arguments.json:
-        return print_json(ProbedView(task=arguments.task, env=identity.env.to_json(), probe=result))
+        return print_json(ProbedView(task=task, env=identity.env.to_json(), probe=result))
     out = new_console()
     for line in lines_of(result, whole=True):
         note(out, line)

@@ -97,7 +97,7 @@ def add_probe(commands: Any) -> None:
     text = "look at an environment: returns of random actions and untrained policies, episodes, rewards, observations"
     parser = command(commands, "probe", text, "spaces.probe", TRYING)
     parser.add_argument("env", metavar="ENV", help="environment, as for tune")
-    option(parser, "--task TASK", "algorithm of the untrained policies", default="ppo")
+    option(parser, "--task TASK", "algorithm of the untrained policies (default: ppo; with several agents, behaviours)")
     option(parser, "--seed N", "seed of actions, policies and episodes", default=0)
     option(
         parser, "--steps N", "largest number of steps (default: 2000, or 10000 where episodes are long)", type=positive

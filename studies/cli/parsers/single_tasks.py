@@ -132,7 +132,7 @@ def add_policy(commands: Any) -> None:
         "without Rekindle (default: by FILE's extension)",
     )
     option(parser, "--behaviour NAME", "behaviour that the program plays, where several learn")
-    text = "write the networks of a Stable-Baselines3 model (PPO, A2C, DQN, SAC) as weights, for --warm-start"
+    text = "write the networks of a model of Stable-Baselines3 or sb3-contrib as weights, for --warm-start"
     parser = command(commands, "import-policy", text, "policy.import_policy")
     parser.add_argument("model", type=Path, metavar="MODEL", help="such as ppo.zip, written by `model.save`")
     parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")

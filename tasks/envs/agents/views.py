@@ -75,23 +75,16 @@ class JointForm:
     Joint arrays are (P, N, ...), a behaviour's (P, N * A, ...).
     """
 
-    def __init__(
-        self,
-        roster: Roster,
-        observation: Space,
-        action: Joined,
-        name: str,
-        extras: Mapping[str, Extras] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, roster: Roster, envs: Envs, extras: Mapping[str, Extras] = MappingProxyType({})) -> None:
         """Find each agent's part of a joint row.
 
         Args:
             roster: agents and behaviours.
-            observation: observation space of all agents.
-            action: their actions as rows.
-            name: name of the environment in error messages.
+            envs: the joint environments.
             extras: what each behaviour's observations have besides; nothing if absent.
         """
+        observation, action, name = envs.obs_space, envs.action_space, envs.spec.id
+        assert isinstance(action, Joined)
         self.extras = {name: x for name, x in extras.items() if x != PLAIN}
         self.encoder = Observations(observation, name)
         self.encoders = {b.name: Observations(b.observation, name) for b in roster.behaviours.values()}
@@ -364,10 +357,8 @@ class SharedEnvs:
     def __init__(
         self, envs: Envs, roster: Roster, extras: Mapping[str, Extras] = MappingProxyType({}), competing: bool = False
     ) -> None:
-        action = envs.action_space
-        assert isinstance(action, Joined)
         self.envs, self.roster, self.competing = envs, roster, competing
-        self.form = JointForm(roster, envs.obs_space, action, envs.spec.id, extras)
+        self.form = JointForm(roster, envs, extras)
         self.actions: dict[str, Array] = {}
         self.results: dict[str, StepResult] = {}
         self.meet: Callable[[str], None] | None = None

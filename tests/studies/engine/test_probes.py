@@ -205,4 +205,5 @@ def test_bad_environments_get_a_line_each() -> None:
         ),
     ]:
         assert described(GOOD | change).warnings == [line]
+    assert "The agents' rewards add up to 0 in every step." in described(GOOD | {"zero_sum": True}).text
     assert probes.baselines_text({}) == ""

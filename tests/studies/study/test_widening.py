@@ -31,6 +31,7 @@ def config_of(env: str = "MountainCar-v0", task: str = "ppo", **options: Any) ->
         ({"random": [0.0] * 8 + [1.0] * 2}, False),
         ({"random": [0.0], "zero_rewards": 1.0}, True),
         ({"random": [0.0], "zero_rewards": 0.99}, False),
+        ({"random": [0.0] * 9, "zero_sum": True, "zero_rewards": 0.9}, False),  # a game of two
     ],
 )
 def test_rewards_are_sparse_where_nine_of_ten_returns_of_random_actions_are_equal(

@@ -191,5 +191,7 @@ def test_a_behaviours_policy_is_a_program_of_its_own(tmp_path: Path) -> None:
     assert programs["deer"](torch.from_numpy(seen["deer_0"])[None])[0].tolist() == [actions["deer_0"]]
     with pytest.raises(ValueError, match=r"one of hunter, deer must be named \(--behaviour\), but got none"):
         task.export_policy(tmp_path / "x.pt")
+    with pytest.raises(ExportError, match=r"weights .* are of all behaviours, but got 'deer'; .*a program"):
+        task.export_policy(tmp_path / "x.safetensors", behaviour="deer")
     with pytest.raises(ValueError, match="PPO has one policy, but got the behaviour 'deer'; leave it out"):
         PPO("CartPole-v1").init().export_policy(tmp_path / "x.pt", behaviour="deer")
