@@ -431,9 +431,9 @@ class _Entry:
             fraction = float(self.take("exploration_fraction", "exploration.horizon"))
             self.values["exploration.horizon"] = max(1, round(fraction * (self.steps or 1)))
         interval = self.take("target_update_interval")
-        if "target_interval" in self.space:  # in gradient steps, theirs in environment steps
+        if "target_interval" in self.space:  # in gradient steps, theirs in environment steps, between gradient steps
             of_steps = max(interval // self.num_envs, 1) * updates / steps
-            self.set("target_update_interval", "target_interval", max(1, round(of_steps)))
+            self.set("target_update_interval", "target_interval", max(1, updates, round(of_steps)))
         elif interval is not None:
             self.set("target_update_interval", "target_update_interval", interval)
         self._entropy()

@@ -112,7 +112,7 @@ def test_off_policy_settings_have_their_counterparts(convert: Callable[..., Any]
     dqn += "target_update_interval: 10, exploration_fraction: 0.16, learning_starts: 10}"
     result = convert("dqn", dqn)
     hp = result["config"]["hyperparameters"]
-    assert (hp["num_steps"], hp["num_updates"], hp["target_interval"], hp["tau"]) == (256, 128, 5, 1.0)
+    assert (hp["num_steps"], hp["num_updates"], hp["target_interval"], hp["tau"]) == (256, 128, 128, 1.0)
     assert (hp["exploration.horizon"], hp["double"], hp["n_step"], hp["buffer_size"]) == (8000, False, 1, 1_000_000)
     assert result["without"] == ["learning_starts: 10 (32, which a batch needs)"]
     qrdqn = dqn.replace("learning_starts: 10", "policy_kwargs: 'dict(n_quantiles=25)'")
