@@ -27,7 +27,7 @@ from ..study.config import SIZED, Config
 from ..study.environments import is_across
 from ..study.number_text import in_digits, in_digits_alone
 from ..study.objectives import DEFAULT, MINIMIZE, RETURN, objectives_of
-from ..study.widening import is_sparse
+from ..study.widening import is_far_from_one, is_sparse
 from .importance import FEWEST, Measurements
 
 Probe = ProbeView | FailedProbeView | None
@@ -40,7 +40,7 @@ ALIKE = 0.01  # of the distance to the best result; results that differ by less 
 PARTS, FEWEST_EPOCHS = 5, 10  # of a learning curve
 RISE = 0.1  # of the curve's range, from its last but one part to the last one
 SPARSE = 0.9  # share of rewards that are 0
-UNEVEN = 10.0  # times that a standard deviation of observations is larger than another, or than 1
+UNEVEN = 10.0  # times that a standard deviation of observations is larger than another
 SURE = 3.0  # standard errors of a rise
 LEVEL, FEWEST_RISES = 0.005, 4  # of a test over trials, which has at least so many
 EPISODE_RETURN, RETURN_EPISODES = "episode_return", "return_episodes"
@@ -325,14 +325,15 @@ def cures(config: Config, probe: Probe) -> str:
     if observations and observations.high == 0:
         cures.append("make sure that observations differ: a probe saw only equal ones")
     single = {"rnd.use": " --set n_step=1"} if "n_step" in declared else {}  # its rewards are for single steps
+    small_entropy = " --set entropy.alpha=0.1" if "entropy.alpha" in declared else ""  # 1 outweighs scaled rewards
     if ways := [f"--set {name}=true{single.get(name, '')}" for name in exploration if name in off]:
         cures.append(f"explore more ({', '.join(ways)})")
     if observations and "normalize_obs" in off:
         low, high = observations.low, observations.high
-        if low is not None and high is not None and (high > UNEVEN * low or high > UNEVEN or 0 < high < 1 / UNEVEN):
+        if is_far_from_one(observations.to_json()) or (low is not None and high is not None and high > UNEVEN * low):
             cures.append("scale observations (--set normalize_obs=true)")
-    if rewards and "scale_reward" in off and not 1 / UNEVEN < (rewards.mean or 0) < UNEVEN:
-        cures.append("scale rewards (--set scale_reward=true)")
+    if rewards and "scale_reward" in off and is_far_from_one(rewards.to_json()):
+        cures.append(f"scale rewards (--set scale_reward=true{small_entropy})")
     cures.append(longer(config))
     others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
     chooses = "algorithm" in config.searched.flat()

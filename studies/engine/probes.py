@@ -262,6 +262,10 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
             "random actions hardly ever earn another reward than usual, so one trial in four explores by curiosity "
             f"({', '.join(curious)})"
         )
+    if normalized := [name for name in wider if name.endswith("normalize_obs")]:
+        texts.append(f"observations are far from 1, so one trial in two normalizes them ({', '.join(normalized)})")
+    if scaled := [name for name in wider if name.endswith("scale_reward")]:
+        texts.append(f"rewards are far from 1, so one trial in two scales them ({', '.join(scaled)})")
     if further := [name for name in wider if name.endswith("gamma") and not name.endswith("rnd.gamma")]:
         texts.append(f"episodes take up to {max(probe.lengths)} steps, so {', '.join(further)} may be nearer to 1")
     return texts

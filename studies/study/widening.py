@@ -1,6 +1,6 @@
 """Hyperparameters that a study searches because of its probe.
 
-They are rare in the search (a prior probability of 1 / 4), so that an environment that needs none of them pays little.
+What only few environments need is rare in the search (a prior probability of 1 / 4), so that the others pay little.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # episodes of random actions that say whether returns differ
 SAME = 0.9  # share of them with one return, from which rewards are sparse
-CURIOSITY = "choices({False: 3, True: 1})"
+FAR = 10.0  # times that numbers are larger or smaller than 1
+RARELY, OFTEN = "choices({False: 3, True: 1})", "choices([False, True])"
 FURTHER = 0.1  # the smallest 1 - gamma times the longest episode's steps: beyond, discounts change little
 
 
@@ -38,11 +39,25 @@ def is_sparse(probe: Mapping[str, Any]) -> bool:
     return returns.count(statistics.mode(returns)) >= SAME * len(returns)
 
 
+def is_far_from_one(moments: Mapping[str, float | None] | None) -> bool:
+    """Return whether numbers are larger than 10, or all smaller than 0.1.
+
+    Args:
+        moments: their largest mean and standard deviation, `mean` and `high`, where None stands for a number that is
+            not finite; None if they are not known.
+    """
+    if moments is None:
+        return False
+    largest = max(math.inf if moments[name] is None else abs(moments[name] or 0.0) for name in ("mean", "high"))
+    return largest > FAR or 0 < largest < 1 / FAR
+
+
 def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> dict[str, str]:
     """Return the priors that a study changes after its probe.
 
     Names are dotted. Where rewards are sparse, curiosity is searched (random network distillation, Burda et al. 2019,
-    arXiv:1810.12894). Where episodes are longer than the horizon of the largest discount factor, larger ones are.
+    arXiv:1810.12894). Where observations or rewards are far from 1, their scaling is. Where episodes are longer than
+    the horizon of the largest discount factor, larger ones are.
 
     Args:
         config: configuration of a study without trials.
@@ -53,12 +68,20 @@ def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> 
 
     if not config.options.get(WIDENS) or probe["slow"] is not None:  # a slow one depends on the machine
         return {}
-    env, fixed = EnvSpec.of(config.env), unflatten(config.fixed)
-    priors, before = {}, open_space(algorithm, env, fixed, {}).priors()
-    for name in algorithm.learner.open_space(env, fixed).flat() if is_sparse(probe) else ():
-        group, curious, rest = name.rpartition("rnd.use")  # the group may be an algorithm that the study left out
-        if curious and not rest and any(path.startswith(group) for path in config.space):
-            priors[name] = CURIOSITY
+    env, fixed, searched = EnvSpec.of(config.env), unflatten(config.fixed), {*config.open}
+    priors, before = dict[str, str](), open_space(algorithm, env, fixed, {}).priors()
+    useful = {
+        "rnd.use": (is_sparse(probe), RARELY),
+        "normalize_obs": (is_far_from_one(probe["observations"]), OFTEN),
+        "scale_reward": (is_far_from_one(probe["rewards"]), OFTEN),
+    }
+    for name in algorithm.learner.open_space(env, fixed).flat():
+        switch = next((switch for switch in useful if f".{name}".endswith(f".{switch}")), None)
+        if switch is None or not useful[switch][0] or name in searched:
+            continue
+        group = name.removesuffix(switch)  # may be an algorithm that the study left out
+        if any(path.startswith(group) for path in config.space):
+            priors[name] = useful[switch][1]
     furthest = 10 ** math.floor(math.log10(FURTHER / max(probe["lengths"], default=1)))  # 1 - gamma
     for name, dimension in config.searched.flat().items():
         if f".{name}".endswith(".gamma") and isinstance(dimension, NearOne) and furthest < 1 - dimension.high:

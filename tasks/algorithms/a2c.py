@@ -15,7 +15,7 @@ from ..experience.whole_episodes import whole_episodes_space
 from ..networks.compiled_actor_critic import loss_terms
 from ..networks.optimizers import GRAD_NORM_INTERVAL
 from ..task import Task
-from .on_policy import normalize_advantage, on_policy_space
+from .on_policy import hard_environments, normalize_advantage, on_policy_space
 from .on_policy_learner import Metrics, OnPolicyLearner
 
 
@@ -34,6 +34,7 @@ class A2CLearner(OnPolicyLearner):
         steps=(5, 8, 16, 32, 64),
         normalize_advantage=normalize_advantage(default=False),
         **whole_episodes_space(),
+        **hard_environments(),
     )
     norm_interval = GRAD_NORM_INTERVAL
 

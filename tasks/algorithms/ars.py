@@ -204,7 +204,7 @@ class ARSLearner(Learner):
         num_steps=integer(1, 10**6, default=64, structural=True, search=False),
         num_envs=integer(1, 65536, default=1, structural=True, search=False),
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
-        normalize_obs=categorical(False, True, default=False, structural=True, search=False),
+        normalize_obs=categorical(False, True, default=False, structural=True),
         stats_window_size=window_size(),
     )  # fmt: skip
     parts = ("policy", "generations", "obs_normalizer")

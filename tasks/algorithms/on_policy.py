@@ -84,7 +84,7 @@ def on_policy_space(
     return Space(**{name: entry for name, entry in entries.items() if entry is not None})
 
 
-def hard_environments() -> dict[str, Dimension]:
+def hard_environments() -> dict[str, Any]:
     """Return hyperparameters that few environments need changed.
 
     A change has a small prior probability. These decide where random actions earn nothing (state-dependent noise,

@@ -130,7 +130,7 @@ class PQNLearner(Learner):
         num_steps=ordinal(32, 64, 128, 256, default=32, accept=(1, 1_000_000), structural=True),
         num_envs=integer(1, 65536, default=8, structural=True, search=False),
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
-        normalize_obs=categorical(False, True, default=False, structural=True, search=False),
+        normalize_obs=categorical(False, True, default=False, structural=True, weights=(2, 1)),
         normalize_reward=categorical(False, True, default=False, structural=True, search=False),
         stats_window_size=window_size(),
     )

@@ -22,7 +22,7 @@ from ..experience.rollout import Batch
 from ..networks.optimizers import Clipped, network_mask
 from ..runtime.progress import tick
 from ..task import Task
-from .on_policy import normalize_advantage, on_policy_space
+from .on_policy import hard_environments, normalize_advantage, on_policy_space
 from .on_policy_learner import Metrics, OnPolicyLearner, Steps
 
 SMALL = 1e-10  # square of a residual at which conjugate gradients end
@@ -59,6 +59,7 @@ class TRPOLearner(OnPolicyLearner):
         ent_coef=None,
         ent_coef_schedule=None,
         vf_coef=None,
+        **hard_environments(),
     )  # fmt: skip
 
     @classmethod

@@ -13,9 +13,12 @@ from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.study.widening import is_sparse, widened
+from rekindle.studies.study.widening import is_far_from_one, is_sparse, widened
 
-PROBE: dict[str, Any] = {"random": [-200.0] * 9, "zero_rewards": 0.0, "lengths": [200] * 9, "slow": None}
+PROBE: dict[str, Any] = {
+    "random": [-200.0] * 9, "zero_rewards": 0.0, "lengths": [200] * 9, "slow": None, "observations": None,
+    "rewards": None,
+}  # fmt: skip
 VARIED = {**PROBE, "random": [1.0, 2.0, 4.0]}
 
 
@@ -55,6 +58,43 @@ def test_horizons_reach_ten_times_the_longest_episode() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mean", "high", "far"),
+    [
+        (0.0, 1.0, False),
+        (9.0, 0.0, False),
+        (300.0, 1.0, True),  # degrees of temperature
+        (-300.0, 1.0, True),
+        (0.0, 12.0, True),
+        (0.01, 0.02, True),
+        (0.0, 0.0, False),  # none differs from 0
+        (None, 1.0, True),  # of infinite numbers
+    ],
+)
+def test_numbers_are_far_from_one_by_their_mean_or_deviation(mean: float | None, high: float, far: bool) -> None:
+    assert is_far_from_one({"mean": mean, "high": high, "low": 0.0}) == far
+
+
+def test_scaling_is_searched_where_observations_or_rewards_are_far_from_one() -> None:
+    far, near = {"mean": 300.0, "high": 1.0}, {"mean": 1.0, "high": 1.0}
+    sac, config = rekindle.tasks.load("sac"), config_of("Pendulum-v1", "sac")
+    both = widened(config, sac, {**VARIED, "observations": far, "rewards": far})
+    assert both.keys() == {"normalize_obs", "scale_reward"}
+    for text in both.values():
+        assert text.startswith("choices([False, True], default_value=False")
+    assert widened(config, sac, {**VARIED, "observations": far, "rewards": near}).keys() == {"normalize_obs"}
+    assert not widened(config, sac, {**VARIED, "observations": near, "rewards": near})
+    kept = config_of("Pendulum-v1", "sac", fixed={"normalize_obs": False})
+    assert not widened(kept, sac, {**VARIED, "observations": far})
+
+
+@pytest.mark.parametrize("task", ["ppo", "ppo2", "a2c", "trpo", "ars", "pqn"])
+def test_algorithms_that_search_the_scaling_of_observations_are_not_widened_by_it(task: str) -> None:
+    config = config_of(task=task)
+    assert "normalize_obs" in config.open
+    assert not widened(config, rekindle.tasks.load(task), {**VARIED, "observations": {"mean": 300.0, "high": 1.0}})
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"search": ["gamma"]},
@@ -88,7 +128,7 @@ def test_a_study_is_widened_before_its_first_trial_and_a_rerun_keeps_that(
         request_probe(store, "s", start_study(store, "s", config), rekindle.PPO)
         runner = StudyRunner(store, "s")
         assert runner.advance() == []  # trials may depend on the probe
-        whole: dict[str, Any] = {**PROBE, **dict.fromkeys(("rewards", "observations", "restore")), "untrained": []}
+        whole: dict[str, Any] = {**PROBE, "restore": None, "untrained": []}
         monkeypatch.setattr("rekindle.tasks.probing.probe", lambda *_, **__: whole)
         probe_if_asked(runner)
         assert len(runner.advance()) == len(config.portfolio)
@@ -101,7 +141,12 @@ def test_a_study_is_widened_before_its_first_trial_and_a_rerun_keeps_that(
 
 
 def test_a_line_names_hyperparameters_that_a_probe_adds() -> None:
-    results = {**PROBE, **dict.fromkeys(("rewards", "observations", "restore", "actions")), "seed": 0, "steps": 9}
+    results = {**PROBE, "restore": None, "actions": None, "seed": 0, "steps": 9}
     results |= {"masks": False, "goals": False, "untrained": [], "terminated": 9, "failures": []}
     (line,) = described(results, wider=["rnd.use", "rnd.gamma"]).warnings
     assert line.endswith("so one trial in four explores by curiosity (rnd.use)")
+    scaling = described(results, wider=["normalize_obs", "scale_reward"]).warnings
+    assert [line.rpartition(", so ")[2] for line in scaling] == [
+        "one trial in two normalizes them (normalize_obs)",
+        "one trial in two scales them (scale_reward)",
+    ]
