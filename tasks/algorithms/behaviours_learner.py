@@ -74,7 +74,10 @@ class BehavioursLearner(Learner):
 
     @classmethod
     def space_in(cls, env: EnvSpec) -> Space:
-        return _space(env) if is_joint(env) else cls.hyperparameters
+        if not env:
+            return cls.hyperparameters
+        cls.check_env(env)
+        return _space(env)
 
     @classmethod
     def further_objectives(cls, env: EnvSpec) -> list[str]:

@@ -526,6 +526,7 @@ def wrapped_hunt(name: str, **kwargs: Any) -> dict[str, Any]:
     ("env", "values", "error", "message"),
     [
         ("CartPole-v1", {}, UnsupportedSpace, "environment of several agents, such as pettingzoo/"),
+        ("CartPole-v1", {"deer.algorithm": "dqn"}, UnsupportedSpace, "environment of several agents, such as"),
         (HUNT, {"hunter.overlap": True}, UnsupportedSpace, r"hunter\.overlap must be False where agents share"),
         (HUNT, {"hunter.num_steps": 24}, ValueError, r"epoch_steps \(4096\) must be divisible by hunter.num_steps"),
         (HUNT, {"wolf.gamma": 0.9}, ValueError, "there is no hyperparameter 'wolf.gamma'"),
