@@ -4,7 +4,7 @@
 
 In each environment, by default the 20 of `record_trainings.py`, a study of PPO searches; its best trial is trained
 again on fresh seeds, and so is Stable-Baselines3's PPO for as many steps, with its defaults and with rl-zoo3's settings
-where `zoo.py` has some. All are measured on the same 20 episodes. Everything is stored in FOLDER, so the same command
+where `zoo.py` has some. All are measured on the same episodes. Everything is stored in FOLDER, so the same command
 continues; several commands may train in other environments at the same time. A line has interquartile means over seeds
 and their 95% intervals by the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which are too narrow for few seeds.
 The study's portfolio is made without the recorded trainings in its own environment.
@@ -34,12 +34,18 @@ from rekindle.tasks.adapters.sb3 import SB3
 from stable_baselines3 import PPO
 
 FIRST_SEED = 1000  # of the trainings after a search, whose seed is 0
-EPISODES = 20
+EPISODES = 100
 EPOCH_STEPS = 4096
 
 
 def trained(
-    store: rekindle.Store, task: type[Task], env: Mapping[str, Any], values: Mapping[str, Any], seeds: int, epochs: int
+    store: rekindle.Store,
+    task: type[Task],
+    env: Mapping[str, Any],
+    values: Mapping[str, Any],
+    seeds: int,
+    epochs: int,
+    episodes: int = EPISODES,
 ) -> list[float]:
     """Return the mean return of each of several agents, which are trained or were stored."""
     means = []
@@ -47,7 +53,7 @@ def trained(
         agent = task(env, seed=seed, storage=store).init(**unflatten(values))
         try:
             agent.fit(epochs)
-            means.append(float(agent.evaluate(EPISODES)))
+            means.append(float(agent.evaluate(episodes)))
         finally:
             agent.release()
             agent.close()
@@ -62,14 +68,16 @@ def portfolio_without(name: str, task: str) -> Sequence[Mapping[str, Any]]:
     return [configurations[n] for n in chosen(scores, candidates)]
 
 
-def peers(store: rekindle.Store, name: str, env: Mapping[str, Any], seeds: int, epochs: int) -> dict[str, list[float]]:
+def peers(
+    store: rekindle.Store, name: str, env: Mapping[str, Any], seeds: int, epochs: int, episodes: int = EPISODES
+) -> dict[str, list[float]]:
     """Return the mean returns of agents of Stable-Baselines3's PPO, by the origin of its settings."""
     sides: dict[str, tuple[type[PPO], dict[str, Any]]] = {"SB3's defaults": (PPO, {})}
     if name in TUNED:
         sides["rl-zoo3's settings"] = TUNED[name]
     steps = {"epoch_steps": EPOCH_STEPS, "total_steps": epochs * EPOCH_STEPS}
     return {
-        side: trained(store, SB3(algorithm), env, {**DEFAULTS, **values, **steps}, seeds, epochs)
+        side: trained(store, SB3(algorithm), env, {**DEFAULTS, **values, **steps}, seeds, epochs, episodes)
         for side, (algorithm, values) in sides.items()
     }
 
@@ -92,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--env", action="append", default=[], choices=list(ENVIRONMENTS))
-    for name, number in (("trials", 16), ("epochs", 27), ("seeds", 10), ("peers", 5)):
+    for name, number in (("trials", 16), ("epochs", 27), ("seeds", 10), ("peers", 5), ("episodes", EPISODES)):
         parser.add_argument(f"--{name}", type=int, default=number)
     options = parser.parse_args()
     if min(options.seeds, options.peers) < FEWEST:
@@ -101,13 +109,13 @@ def main() -> None:
     for name in options.env or ENVIRONMENTS:
         env = dict(ENVIRONMENTS[name][0])
         with rekindle.Store(f"sqlite:///{options.folder / name}.db") as store:
-            size = {"trials": options.trials, "epochs": f"1:{options.epochs}"}
-            fixed = {"epoch_steps": EPOCH_STEPS}
+            size = {"trials": options.trials, "epochs": f"1:{options.epochs}", "fixed": {"epoch_steps": EPOCH_STEPS}}
             with patch.object(portfolio, "portfolio", partial(portfolio_without, name)):
-                study = rekindle.tune("ppo", env, storage=store, study="search", fixed=fixed, progress=False, **size)
+                study = rekindle.tune("ppo", env, storage=store, study="search", progress=False, **size)
             assert study.best is not None, f"no trial in {name} has a result"
-            ours = trained(store, rekindle.PPO, env, study.best.hyperparameters, options.seeds, options.epochs)
-            others = peers(store, name, env, options.peers, options.epochs)
+            length = {"epochs": options.epochs, "episodes": options.episodes}
+            ours = trained(store, rekindle.PPO, env, study.best.hyperparameters, options.seeds, **length)
+            others = peers(store, name, env, options.peers, **length)
         for side, means in {"Rekindle's winner": ours, **others}.items():
             value, low, high = bounds(means)
             print(f"{name:26} {side:18} {value:9.4g} ({low:.4g} to {high:.4g}, {len(means)} seeds)")
