@@ -21,6 +21,7 @@ from ..spaces import flatten
 from ..spaces.drivers.to_optuna import distributions, from_params, params, suggest
 from ..spaces.values import argument
 from ..tasks.errors import Diverged, Hung, class_and_text
+from ..tasks.identity import TaskIdentity
 from ..tasks.registry import load
 from ..tasks.runtime import EVALUATION_ENVS, EVALUATION_EPISODES, STUCK, progress
 from ..tasks.runtime.interrupts import Interrupts
@@ -49,10 +50,10 @@ class Objective:
     A trial's value is the return after the last epoch, to be maximized, or a list of its objectives. The trial gets the
     user attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the complete state).
 
-    If a trial's numbers become NaN, the trial fails with the reason in ``rk_error`` and the study continues. The same
-    happens if a simulator hangs in its own process (``env_processes=1``): the process is killed and replaced, and the
-    trial fails if the new one hangs in the same step. All other errors are raised, such as a ValueError if the study's
-    directions differ from those of the objectives.
+    If a trial's numbers become NaN, or its hyperparameters contradict each other, the trial fails with the reason in
+    ``rk_error`` and the study continues. The same happens if a simulator hangs in its own process (``env_processes=1``):
+    the process is killed and replaced, and the trial fails if the new one hangs in the same step. All other errors are
+    raised, such as a ValueError if the study's directions differ from those of the objectives.
 
     Args:
         task: algorithm, such as PPO or "ppo".
@@ -116,6 +117,7 @@ class Objective:
         self.how |= {"eval_episodes": eval_episodes, "eval_envs": eval_envs}
         first = task(env, seed=seed, **self.how, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
+        self._fixed = dict(first.fixed)
         self.distributions = distributions(self.space)  # raises for priors that Optuna cannot express
         self._store = storage if isinstance(storage, Store) else None
         self._lock = threading.Lock()
@@ -146,7 +148,7 @@ class Objective:
         """
         chosen = {name: value for name, value in trial.params.items() if name in self.distributions}
         values = flatten(from_params(self.space, chosen)) | flatten(self.fixed)
-        return self.algorithm.learner.hyperparameters.validate(values)
+        return self.algorithm.learner.space_in(self.env).validate(values)
 
     def params(self, **hyperparameters: Any) -> dict[str, Any]:
         """Return hyperparameters as `Study.enqueue_trial` takes them.
@@ -173,6 +175,10 @@ class Objective:
         self._check_enqueued(trial)
         self._check_code(trial)
         values = suggest(self.space, trial)
+        try:
+            TaskIdentity.of(self.algorithm, self.env, self.seed, {**flatten(values), **self._fixed})
+        except ValueError as error:  # the ranges allow values that contradict each other
+            return self._failed(trial, error)
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values, self.code) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # If the stored task has trained further, train it again without the storage; its bits are the same. So too
@@ -183,8 +189,12 @@ class Objective:
                 value = self._train(trial, task)
                 return value if [*self.objectives] == [self.metric] else self._measure(task, value, values)
             except (Diverged, Hung, Unmeasured) as error:
-                trial.set_user_attr("rk_error", class_and_text(error))
-                return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # Optuna: failed
+                return self._failed(trial, error)
+
+    def _failed(self, trial: optuna.Trial, error: Exception) -> float | list[float]:
+        """Note why a trial failed, and return what Optuna takes for a failure."""
+        trial.set_user_attr("rk_error", class_and_text(error))
+        return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)
 
     def _check_directions(self, trial: optuna.Trial) -> None:
         study = getattr(trial, "study", None)  # a FixedTrial has none

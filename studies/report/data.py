@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
+from ...tasks.explanations import explanation
 from ..analysis.health import diagnose
 from ..engine.confirmations import complete_confirmation, confirmation_view
 from ..engine.json_views import infeasible, ranked, study_view
@@ -161,7 +162,7 @@ def _dimensions(config: Config, trials: Sequence[TrialView]) -> list[DimensionVi
         near_one = numeric and type(dimension).__name__ == "NearOne" and max(values) < 1
         ordered = isinstance(dimension, Ordinal)
         axis = "near one" if near_one else "log" if log else "linear" if numeric and not ordered else "choice"
-        help_text = declared[name].help if name in declared else ""
+        help_text = declared[name].help if name in declared else explanation(name)
         dimensions.append(DimensionView(name=name, prior=str(config.priors[name]), axis=axis, help=help_text))
     return dimensions
 

@@ -194,6 +194,36 @@ def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(
     assert fine.state == TrialState.COMPLETE
 
 
+def test_a_trial_of_contradictory_values_fails_with_the_reason_and_the_study_continues(sqlite_url: str) -> None:
+    task = Objective("dqn", "CartPole-v1", epochs=1, storage=sqlite_url, learning_starts=64, epoch_steps=128)
+    study = new_study()
+    for size in (256, 32):
+        study.enqueue_trial(task.params(batch_size=size))
+    study.optimize(task, n_trials=2)
+    failed, fine = study.trials
+    assert (failed.state, fine.state) == (TrialState.FAIL, TrialState.COMPLETE)
+    assert "batch_size (256) must be at most learning_starts (64)" in failed.user_attrs["rk_error"]
+
+
+def test_trials_of_behaviours_tell_their_hyperparameters(sqlite_url: str) -> None:
+    small = {"epoch_steps": 64, "num_envs": 2}
+    task = Objective(
+        "behaviours",
+        "pettingzoo/hunt_env:Hunt",
+        epochs=1,
+        storage=sqlite_url,
+        deer={"num_steps": 16},
+        hunter={"num_steps": 16},
+        objectives=["return.deer"],
+        **small,
+    )
+    study = new_study()
+    study.enqueue_trial(task.params(deer={"gamma": 0.9}))
+    study.optimize(task, n_trials=1)
+    values = task.hyperparameters(study.best_trial)
+    assert (values["deer"]["gamma"], values["hunter"]["num_steps"], values["num_envs"]) == (0.9, 16, 2)
+
+
 def test_it_waits_for_a_task_that_another_one_trains(sqlite_url: str, trained: list[int]) -> None:
     first = new_study()
     first.optimize(objective(sqlite_url, epochs=1), n_trials=1)
