@@ -51,9 +51,10 @@ class Objective:
     user attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the complete state).
 
     If a trial's numbers become NaN, or its hyperparameters contradict each other, the trial fails with the reason in
-    ``rk_error`` and the study continues. The same happens if a simulator hangs in its own process (``env_processes=1``):
-    the process is killed and replaced, and the trial fails if the new one hangs in the same step. All other errors are
-    raised, such as a ValueError if the study's directions differ from those of the objectives.
+    ``rk_error`` and the study continues. The same happens if a simulator hangs in its own process
+    (``env_processes=1``): the process is killed and replaced, and the trial fails if the new one hangs in the same
+    step. All other errors are raised, such as a ValueError if the study's directions differ from those of the
+    objectives.
 
     Args:
         task: algorithm, such as PPO or "ppo".
@@ -192,7 +193,7 @@ class Objective:
                 return self._failed(trial, error)
 
     def _failed(self, trial: optuna.Trial, error: Exception) -> float | list[float]:
-        """Note why a trial failed, and return what Optuna takes for a failure."""
+        """Note why a trial failed; return what Optuna takes for that."""
         trial.set_user_attr("rk_error", class_and_text(error))
         return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)
 
