@@ -312,6 +312,8 @@ class Turning(Walk):
         super().__init__(BOX, spaces.Discrete(2))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if os.environ.get("TURN") == "nan":
+            return self.show(), float("nan"), False, False, {}
         turn()
         return super().step(action)
 

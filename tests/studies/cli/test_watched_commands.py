@@ -115,3 +115,14 @@ def test_an_error_of_the_environment_ends_a_match(trained: Trained) -> None:
     status, errors = run(words_of(trained, "match"), "raise")
     assert status == 1
     assert "pettingzoo/hunt_env:Turning: the environment's own code raised ValueError: there is no fuel (" in errors
+
+
+@pytest.mark.parametrize("turn", ["raise", "nan"])
+def test_a_confirmation_of_which_all_trainings_fail_has_status_1(turn: str, sqlite_url: str) -> None:
+    sets = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+    words = ["ppo", "own_envs:Turning-v0", "--trials", "2", "--epochs", "1", *sets, "--study", "s", "--workers", "1"]
+    assert run(["tune", *words, "--repeats", "0", "--storage", sqlite_url], "")[0] == 0
+    confirm = ["confirm", "s", "--seeds", "3", "--top", "1", "--workers", "1", "--storage", sqlite_url]
+    status, errors = run(confirm, turn)
+    assert status == 1, errors
+    assert "Traceback" not in errors
