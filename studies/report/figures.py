@@ -192,8 +192,10 @@ def axis(dimension: DimensionView, values: Sequence[Any], start: float, end: flo
 
 def parallel(report: ReportView) -> Parallel | None:
     """Draw parallel coordinates, with one line for each trial."""
-    dimensions, results, of = chosen_dimensions(report), report.results, colors(report)
+    results, of = report.results, colors(report)
     trials = {trial.number: trial for trial in report.study.trials if trial.number in results}
+    chosen = chosen_dimensions(report)
+    dimensions = [x for x in chosen if any(value_of(trial, x) is not None for trial in trials.values())]
     if not dimensions or len(trials) < 2:
         return None
     ends = (1.0, 0.0) if report.direction == MINIMIZE else (0.0, 1.0)

@@ -175,12 +175,16 @@ def tune(arguments: argparse.Namespace) -> int:
         findings = [] if arguments.json else diagnose(store, name).findings
         confirmed = confirmation_view(store, name, study.trials, confirmation)
     tables.print_labels(errors, study)
+    all_failed = study.best is None or study.counts["failed"] == study.trials_total
+    unconfirmed = (
+        arguments.confirm is not None and study.state == "complete" and not (confirmation and _is_estimated(confirmed))
+    )
+    status = options.FAILED if all_failed or unconfirmed else 0
     if arguments.json:
-        status = options.FAILED if study.best is None else 0  # as below
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed), status)
     answered = SIZED in config.options and confirmed is not None and study.best is not None
     lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
-    status = _print_study(study, confirmed, config, store, findings)
+    _print_study(study, confirmed, config, store, findings)
     for line in lines:
         note(new_console(), line)
     return status
@@ -197,8 +201,7 @@ def confirm(arguments: argparse.Namespace) -> int:
         result = confirmation_view(store, arguments.study, name=name)
         probe = probe_view(store.commands(arguments.study))
     assert result is not None
-    is_estimated = result.winner is not None and result.candidates[result.winner].estimate is not None
-    status = 0 if is_estimated else options.FAILED  # not if too many trainings failed
+    status = 0 if _is_estimated(result) else options.FAILED
     if arguments.json:
         return print_json(result, status)
     out = new_console()
@@ -206,6 +209,14 @@ def confirm(arguments: argparse.Namespace) -> int:
     for line in lines_of(probe, objectives=[result.objective]):
         note(out, line)
     return status
+
+
+def _is_estimated(result: ConfirmationView | None) -> bool:
+    """Return whether the winner has an estimate.
+
+    It has none if too many trainings failed.
+    """
+    return result is not None and result.winner is not None and result.candidates[result.winner].estimate is not None
 
 
 def _confirm(
@@ -337,7 +348,7 @@ def _how_to_extend(config: Config) -> str:
 
 def _print_study(
     study: StudyView, confirmation: ConfirmationView | None, config: Config, store: Store, findings: Sequence[Finding]
-) -> int:
+) -> None:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study.counts.items() if count)
     storage, name = f"--storage {repeated(store)}", study.study
@@ -346,7 +357,7 @@ def _print_study(
         all_failed = study.counts["failed"] == study.trials_total
         why = begin_again(name, storage) if all_failed else f"`{command_line('trials', name, storage)}` says why"
         note(out, f"no trial has a result: {counts or 'none is begun'}; {why}")
-        return options.FAILED
+        return
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})
     if confirmation is not None:
@@ -370,7 +381,6 @@ def _print_study(
         out.print(f"[bright_black]# {text}[/]\n[cyan]{escape(printable(command))}[/]", soft_wrap=True)
     if hides_password(store):
         note(out, "# these take the password from PGPASSWORD or ~/.pgpass")
-    return 0
 
 
 def _can_be_confirmed(study: StudyView, config: Config) -> bool:

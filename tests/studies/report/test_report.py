@@ -215,6 +215,19 @@ def test_each_trial_has_its_numbers_its_digest_and_its_replay(studies: Store) ->
         assert f"data-v={trial.hyperparameters['lr']!r}" in row
 
 
+def test_a_hyperparameter_that_no_trial_with_a_result_has_is_no_axis(studies: Store) -> None:
+    """Those of the study's other algorithm, whose trials have all failed."""
+    view = report_view(studies, "halved")
+    without = [x.replace(hyperparameters={"gamma": x.hyperparameters["gamma"]}) for x in view.study.trials]
+    other = view.replace(study=view.study.replace(trials=without))
+    whole, drawn = figures.parallel(view), figures.parallel(other)
+    assert whole is not None
+    assert drawn is not None
+    assert [name for name, _ in whole.axes] == ["lr", "gamma", "width", "return"]
+    assert [name for name, _ in drawn.axes] == ["gamma", "return"]
+    assert "Parallel coordinates" in parts(page([other]))
+
+
 def test_parts_without_data_are_left_out(studies: Store) -> None:
     bred, front, seeded = (parts(page([report_view(studies, name)])) for name in ("bred", EVIL, "seeded"))
     assert "Genealogy" in bred
