@@ -5,6 +5,7 @@ Safetensors is written; .npz, .npy, .safetensors and .zip of Stable-Baselines3 a
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping
@@ -39,7 +40,20 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
         )
     metadata = {"rekindle": "policy", "contents": LABEL, **{name: str(value) for name, value in about.items()}}
     data = save_safetensors({name: tensor.contiguous() for name, tensor in policy.items()}, metadata)
-    return write_whole(path, data)
+    return write_whole(path, _in_order(data))
+
+
+def _in_order(data: bytes) -> bytes:
+    """Return a safetensors file with its metadata in order.
+
+    The library writes them in another order each time, but equal policies are equal files.
+    """
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors stay aligned
+    return len(text).to_bytes(8, "little") + text + data[end:]
 
 
 def write_whole(path: Path, data: bytes) -> Path:

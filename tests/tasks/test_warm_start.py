@@ -19,6 +19,7 @@ from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import NotInitialized
 from rekindle.tasks.testing import VariantSuite
 from rekindle.tasks.warm_start import WarmStart, policy_in, policy_tree
+from safetensors import safe_open
 
 SMALL: dict[str, Any] = unflatten(tiny.ROLLOUTS)
 OFF: dict[str, Any] = {
@@ -345,6 +346,14 @@ def test_a_misfit_is_named_before_anything_is_created(
 def test_a_source_of_another_form_is_refused(start: Any, message: str) -> None:
     with pytest.raises(StateMismatch, match=message):
         make(start)
+
+
+def test_equal_policies_are_equal_files(source: PPO, tmp_path: Path) -> None:
+    files = [source.save_policy(tmp_path / f"{i}.safetensors") for i in range(6)]
+    assert len({file.read_bytes() for file in files}) == 1
+    with safe_open(files[0], "pt") as opened:
+        assert opened.metadata()["task"] == "ppo"
+        assert all(torch.equal(opened.get_tensor(name), tensor) for name, tensor in source.policy().items())
 
 
 def test_a_policy_of_another_format_is_refused(source: PPO) -> None:
