@@ -116,6 +116,7 @@ ARGUMENTS = {
     "seed": "an argument of the task (--seed)",
     "logger": "an argument of the task",
     "tensorboard_log": "an option of the command line (--log tensorboard:DIR)",
+    "demonstrated_steps": "of demonstrations, from which this task does not learn; leave them out",
     "demo_path": "demonstrations, an argument of the task (--demonstrations)",
     "save_dir": "storage, an argument of the task (--storage)",
 }

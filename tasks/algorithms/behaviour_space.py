@@ -29,6 +29,8 @@ UNSHARED = {
     "critic.name": "joint",
     "replay.name": "uniform",
     "demonstrated_steps": 0,
+    "cloning.use": False,
+    "gail.use": False,
 }
 
 

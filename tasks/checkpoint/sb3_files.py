@@ -307,7 +307,7 @@ def _crossq(model: _Model) -> ImportedPolicy:
         critics.append(layers)
         policy |= parameters | _named(f"critic{number}", layers)
     if not all(critics):
-        raise model.refuse("CrossQ has two critics", "others")
+        raise model.refuse("CrossQ has two critics", "n_critics=1")
     shape = _shape(model, model.activation("ReLU", False, hidden), hidden)
     return ImportedPolicy("crossq", {"model": shape | {"critic_hidden": _widths(critics[0][:-1])}}, policy)
 
@@ -336,7 +336,7 @@ def _deterministic(model: _Model) -> ImportedPolicy:
         raise model.refuse("TD3's and DDPG's policies are of vectors", "a CnnPolicy")
     actor, critics = model.layers("actor.mu"), _critics(model)
     if len(critics) > 2:
-        raise model.refuse("TD3 has two critics, and DDPG one", f"{len(critics)}")
+        raise model.refuse("TD3 has two critics, and DDPG one", f"n_critics={len(critics)}")
     policy = _named("actor", [*actor[:-1], _padded(actor[-1], outputs=2)])
     for number, layers in enumerate(critics):
         of_lone = [*layers[:-1], _padded(layers[-1], outputs=2)]  # see Exactness in networks/mlp.py
