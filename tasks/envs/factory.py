@@ -56,7 +56,7 @@ def make_envs(
         EnvSpecError: the environment cannot be made.
     """
     spec = EnvSpec.of(spec)
-    for name in ("restore", "on_error"):
+    for name in ("restore", "on_error", "masks"):
         if getattr(spec, name) and steps_all_at_once(spec):
             raise EnvSpecError(f"{spec.id}: {name} is for environments with steps of their own; leave it out here")
     if is_classic(spec):

@@ -83,7 +83,7 @@ def _goals(spec: EnvSpec) -> Goals:
             spec, "asks a second environment for rewards", "a pool, a behaviour, a simulator or arguments drawn anew"
         )
     with guards_of(spec.id).always:
-        env = with_legal_actions(make_env(spec))
+        env = with_legal_actions(make_env(spec), spec.id)
         try:
             reward, terminated = _functions(env, spec, goal)
         except BaseException:

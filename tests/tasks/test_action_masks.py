@@ -183,7 +183,7 @@ def test_a_mask_without_allowed_actions_is_an_error_that_names_the_step() -> Non
 
 
 def test_a_mask_that_allows_nothing_is_found_before_training() -> None:
-    with pytest.raises(EnvSpecError, match="of each choice, but 3 steps after a reset it allows none"):
+    with pytest.raises(EnvSpecError, match=r"^mask_envs:Forbidding-v0: .* of each choice, but 3 steps after"):
         PPO({"id": FORBIDDING, "kwargs": {"broken": 3}}).init(**ROLLOUTS, num_minibatches=2).fit(1)
 
 
@@ -204,6 +204,11 @@ def test_masks_that_cannot_be_followed_are_refused(task: Any, env: str, values: 
 def test_a_spec_says_only_where_masks_can_stand() -> None:
     with pytest.raises(EnvSpecError, match="masks must be 'info', or be left out, but got 'obs'"):
         EnvSpec("CartPole-v1", masks="obs")
+
+
+def test_masks_of_an_environment_that_tells_none_are_refused() -> None:
+    with pytest.raises(EnvSpecError, match="CartPole-v1: masks is for environments with steps of their own; leave it"):
+        PPO({"id": "CartPole-v1", "masks": "info"}).init(**ROLLOUTS).fit(1)
 
 
 def test_masks_in_info_that_nobody_asked_for_are_pointed_out() -> None:

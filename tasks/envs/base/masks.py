@@ -208,18 +208,23 @@ class LegalActions(gym.Wrapper[Any, Any, Any, Any]):
     It lets recorded or random actions be played in an environment with masks in its observations.
     """
 
+    def __init__(self, env: gym.Env[Any, Any], name: str):
+        """Wrap an environment that has this name in error messages."""
+        super().__init__(env)
+        self.name = name
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
         result = self.env.reset(seed=seed, options=options)
-        self.seen, info = reset_result(result, type(self.unwrapped).__name__)
+        self.seen, info = reset_result(result, self.name)
         return self.seen, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         mask = np.asarray(self.seen[MASK]).reshape(1, -1)
         if len(without_choice(mask, self.env.action_space)):
             raise EnvSpecError(
-                f"{type(self.unwrapped).__name__}: {ALLOWS}, but {self.steps} steps after a reset it allows none; fix "
-                "it, or end the episode there"
+                f"{self.name}: {ALLOWS}, but {self.steps} steps after a reset it allows none; fix it, or end the "
+                "episode there"
             )
         self.steps += 1
         result = self.env.step(legal(action, self.seen[MASK], self.env.action_space))
@@ -233,6 +238,6 @@ def has_mask(env: gym.Env[Any, Any]) -> bool:
     return isinstance(space, spaces.Dict) and MASK in space.spaces and isinstance(env.action_space, CHOICES)
 
 
-def with_legal_actions(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+def with_legal_actions(env: gym.Env[Any, Any], name: str) -> gym.Env[Any, Any]:
     """Return an environment in which any recorded action can be played."""
-    return LegalActions(env) if has_mask(env) else env
+    return LegalActions(env, name) if has_mask(env) else env

@@ -245,7 +245,7 @@ def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: boo
                 raise _SingleInstance from None
             next(count)
             made.callback(close_env, env, spec)
-            return with_legal_actions(env)
+            return with_legal_actions(env, spec.id)
 
         trial = _Trial(spec, new, made.close, generators, alone)
         try:
@@ -440,7 +440,7 @@ def _drawn_episode(trial: _Trial, like: Env, episode: Episode) -> list[Record]:
     """Return the records of an episode in an own environment."""
     if trial.alone:
         trial.close()
-    env = with_legal_actions(make_drawn(trial.spec, trial.generators, episode.parameters, like))
+    env = with_legal_actions(make_drawn(trial.spec, trial.generators, episode.parameters, like), trial.spec.id)
     try:
         return _episode(trial, env, episode)
     finally:
@@ -480,7 +480,7 @@ def _alone(trial: _Trial, episode: Episode) -> list[Record]:
     """Return the records of an episode in a new environment."""
     if trial.alone:
         trial.close()
-    env = with_legal_actions(make_env(trial.spec, trial.generators))
+    env = with_legal_actions(make_env(trial.spec, trial.generators), trial.spec.id)
     try:
         return [*_records(trial, env, episode)]
     finally:
