@@ -221,10 +221,12 @@ def _run(arguments: Namespace) -> int:
 
 def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
-    from ...tasks.errors import Diverged, EnvironmentFailed, NotData, Stopped, TaskError
+    from ...tasks.errors import BadResume, Diverged, EnvironmentFailed, NotData, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..failures import is_environment
 
+    if isinstance(error, BadResume) and error.__cause__ is not None:
+        return _explain(error.__cause__)  # what broke a task of this command
     if isinstance(error, Stopped):
         return _say(str(error), 143)
     if isinstance(error, DamagedCheckpoint):

@@ -14,8 +14,10 @@ import own_envs
 import pytest
 from rekindle import PPO, Behaviours
 from rekindle.spaces import unflatten
+from rekindle.studies.cli import dispatch
 from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.storage.store import Store
+from rekindle.tasks.errors import BadResume, Diverged
 from rekindle.tasks.runtime import watcher
 from studying import TINY
 
@@ -126,3 +128,10 @@ def test_a_confirmation_of_which_all_trainings_fail_has_status_1(turn: str, sqli
     status, errors = run(confirm, turn)
     assert status == 1, errors
     assert "Traceback" not in errors
+
+
+def test_a_command_tells_what_broke_a_task_and_not_that_it_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    error = BadResume("its state may be half-changed")
+    error.__cause__ = Diverged("policy_loss became nan in epoch 1")
+    assert dispatch._explain(error) == 1
+    assert capsys.readouterr().err == "rekindle: error: policy_loss became nan in epoch 1\n"
