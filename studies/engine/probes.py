@@ -2,8 +2,8 @@
 
 A probe is a command of a study: first the request; then a mark of each process that begins it, and of its end if that
 was asked for or the process hung; and last what was found, with the hyperparameters that the study searches because of
-it. It is written while the planning lock is held,
-before the first trial, and once: of two processes that find the same, the second writes nothing.
+it. It is written while the planning lock is held, before the first trial, and once: of two processes that find the
+same, the second writes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.errors import Stopped, class_and_text
@@ -36,8 +38,10 @@ from ..storage.commands import (
 )
 from ..storage.locks.owner import Owner
 from ..storage.studies import change_study, revise
+from ..study.config import EVAL_STEPS
 from ..study.number_text import counted, in_digits, in_digits_alone, share
 from ..study.objectives import RETURN
+from .evaluating import eval_steps_of
 from .views import BaselineView, FailedProbeView, MomentsView, ProbeView, RestoreView
 
 if TYPE_CHECKING:
@@ -89,7 +93,7 @@ def _probe(runner: StudyRunner) -> None:
     from ...tasks.probing import probe
     from ..study.widening import widened  # imports NumPy
 
-    store, name, refusal = runner.store, runner.name, None
+    store, name, refusal, opening = runner.store, runner.name, None, dict[str, Any]()
     marks = [command.data for command in runner.rows.commands if command.kind == PROBE]
     begun, ended, hung = ([mark[key] for mark in marks if key in mark] for key in (BEGUN, ENDED, HUNG))
     mark = {BEGUN: len(begun), PROCESS: str(Owner.current())}
@@ -106,13 +110,27 @@ def _probe(runner: StudyRunner) -> None:
             refusal = endless(identity.env, results)
             if wider := widened(runner.config, runner.algorithm, results):
                 data[WIDER] = wider
+            opening = _opening(
+                replace(runner.config, space={**runner.config.space, **wider}), runner.algorithm, results
+            )
         except (Stopped, KeyboardInterrupt):
             _write(store, name, {ENDED: len(begun)}, awaits_probe)
             raise
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             data = {LOST: class_and_text(error)}
-    _write(store, name, data, awaits_probe, refusal)
+    _write(store, name, data, awaits_probe, refusal, opening)
     runner.rows.refresh()
+
+
+def _opening(config: Config, algorithm: type[Task], results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for the first trials that a probe chooses."""
+    from ..study.portfolio import scaling_option
+    from ..study.widening import scaling_switches
+
+    opening = scaling_option(config, algorithm, scaling_switches(config, results))
+    if opening and EVAL_STEPS in config.options:
+        opening[EVAL_STEPS] = eval_steps_of(replace(config, options={**config.options, **opening}), algorithm)
+    return opening
 
 
 def endless(env: EnvSpec, results: Mapping[str, Any]) -> str | None:
@@ -133,19 +151,21 @@ def _write(
     data: Mapping[str, Any],
     wanted: Callable[[list[Command]], bool],
     refusal: str | None = None,
+    opening: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write a command about the probe, if it is still wanted.
 
-    A refusal is the reason why the study is stopped.
+    A refusal is the reason why the study is stopped, and the opening are options that follow from the probe.
     """
 
     def work(connection: Connection) -> None:
         revise(connection, name)
         if wanted(commands(connection, name)):
             add(connection, name, PROBE, data, WHO, "")
-            if priors := data.get(WIDER):
-                space = {**stored_config(connection, name)["space"], **priors}
-                change_study(connection, name, lambda stored: {**(stored or {}), "space": space})
+            if (priors := data.get(WIDER, {})) or opening:
+                config = stored_config(connection, name)
+                changed = {"space": {**config["space"], **priors}, "options": {**config["options"], **opening}}
+                change_study(connection, name, lambda stored: {**(stored or {}), **changed})
             if refusal is not None:
                 with suppress(CommandRefused):  # it is stopped already
                     hold(connection, name, STOP, WHO, refusal)
@@ -263,9 +283,9 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
             f"({', '.join(curious)})"
         )
     if normalized := [name for name in wider if name.endswith("normalize_obs")]:
-        texts.append(f"observations are far from 1, so one trial in two normalizes them ({', '.join(normalized)})")
+        texts.append(f"observations are far from 1, so that most trials normalize them ({', '.join(normalized)})")
     if scaled := [name for name in wider if name.endswith("scale_reward")]:
-        texts.append(f"rewards are far from 1, so one trial in two scales them ({', '.join(scaled)})")
+        texts.append(f"rewards are far from 1, so that most trials scale them ({', '.join(scaled)})")
     if further := [name for name in wider if name.endswith("gamma") and not name.endswith("rnd.gamma")]:
         texts.append(f"episodes take up to {max(probe.lengths)} steps, so {', '.join(further)} may be nearer to 1")
     return texts

@@ -29,7 +29,7 @@ from ..storage.commands import DECISIVE, ENQUEUED, Command, awaits_probe, pendin
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
 from ..study.code import FILES
-from ..study.config import EVAL_STEPS, GOOD, RESUMES, WIDENS, Config
+from ..study.config import EVAL_STEPS, GOOD, OPENS, RESUMES, WIDENS, Config
 from ..study.environments import environment_of
 from ..study.objectives import ranks_by_score
 from ..study.plan import Branch, Plan
@@ -52,7 +52,7 @@ MUTABLE = {name for name, option in STUDY.items() if option.mutable}
 FIRST = 16  # trials whose policies a probe plays untrained
 # Options that stay as stored unless they are given: changes since, and what follows from newer rules or is checked
 # by itself.
-KEPT = ("longer", "spaces", "portfolio", "repeats", GOOD, EVAL_STEPS, WIDENS, USED, FILES)
+KEPT = ("longer", "spaces", "portfolio", "repeats", GOOD, EVAL_STEPS, WIDENS, OPENS, USED, FILES)
 
 
 def _lasting(config: Config, given: Collection[str]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _lasting(config: Config, given: Collection[str]) -> dict[str, Any]:
     if "repeats" in given:
         options["repeats"] = config.options.get("repeats", 0)
     if "portfolio" in given:
-        options["portfolio"] = "auto" if config.portfolio else "off"
+        options["portfolio"] = "auto" if config.portfolio or OPENS in config.options else "off"
     return {**config.to_json(), "options": options}
 
 

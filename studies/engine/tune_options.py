@@ -19,6 +19,7 @@ from ..study.config import (
     EVAL_STEPS,
     GENERATION,
     GOOD,
+    OPENS,
     SIZED,
     WIDENS,
     Config,
@@ -30,7 +31,7 @@ from ..study.config import (
 )
 from ..study.environments import TOGETHER, across_options, check_alike, is_across, races
 from ..study.objectives import DEFAULT, objective_options, own_objective, ranks_by_score
-from ..study.portfolio import portfolio_option
+from ..study.portfolio import FEWEST, portfolio_option
 from ..study.repeats import repeats_option
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
@@ -114,8 +115,10 @@ def study_config(
     whole = config.sampling.defaults and not (is_searched_by_name or several)  # all is searched, from the defaults on
     if config.env and whole and not config.scheduling.population:
         config = _with(config, {WIDENS: True})
-    if whole and options["portfolio"] != "off" and not racing and "known" not in config.options:
-        config = _with(config, portfolio_option(config, algorithm) if config.scheduler in OPENING else {})
+    opens = whole and options["portfolio"] != "off" and not racing and config.scheduler in OPENING
+    if opens and "known" not in config.options:
+        may_open = {OPENS: True} if WIDENS in config.options and config.trials[0] >= FEWEST else {}
+        config = _with(config, portfolio_option(config, algorithm) | may_open)
     config = _with(config, repeats_option(config, options["repeats"], _no_repeats(config)))
     steps = eval_steps_of(config, algorithm)
     return config if steps is None else _with(config, {EVAL_STEPS: steps})

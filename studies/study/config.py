@@ -28,6 +28,7 @@ LONGEST_NAME = 480  # bytes; databases index names, and those of confirmations a
 GOOD = "good"  # key of options: TPE counts one trial in this many as good; Optuna one in ten
 EVAL_STEPS = "eval_steps"  # key of options
 WIDENS = "widens"  # key of options: true if the search may still be widened by what a probe finds
+OPENS = "opens"  # key of options: true if a probe may choose the first trials
 RESUMES = "resumes"  # key of options: what `check-resume` found to differ, "" for nothing
 SIZED = "sized"  # key of options: {seconds, paces}, from which the size of the study follows, see `engine.sizing`
 EPOCHS = 27  # of a training, by default
@@ -70,6 +71,7 @@ class Config:
             - `eval_episodes`: number of episodes of each evaluation
             - `sized`: {seconds, paces}, from which its size followed, see `engine.sizing`
             - `widens`: whether a probe may widen the search, see `study.widening`
+            - `opens`: whether it may choose the first trials, see `study.portfolio`
             - `eval_steps`: [epochs, steps in epochs of training, most episodes] of an evaluation at each rung, see
               `engine.evaluating`
             - `weight`: share of the workers that train several studies

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, flatten
-from .config import Config
+from .config import OPENS, Config
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
 
 FEWEST = 8  # trials of a study with a portfolio
+SMALL_ENTROPY = 0.1  # initial coefficient of SAC's entropy where rewards are scaled, which 1 would outweigh
 
 
 @cache
@@ -44,10 +45,35 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     for values in wanted:
         if len(trials) < config.trials[0] // 2:
             trials |= _trial(config, algorithm, values)
-    if len(trials) < 2:
+    return _option([*trials.values()]) if len(trials) > 1 else {}
+
+
+def scaling_option(config: Config, algorithm: type[Task], switches: Collection[str]) -> dict[str, Any]:
+    """Return the portfolio that scales what a probe found far from 1.
+
+    The study's portfolio keeps the defaults, and its other trials use the switches; where there is none, it becomes the
+    defaults without and with these. {} means that nothing changes.
+
+    Args:
+        config: configuration of a study without trials, which searches the switches.
+        algorithm: class of its tasks.
+        switches: see `widening.scaling_switches`.
+    """
+    values: dict[str, Any] = {name: True for name in switches if name in config.open}
+    if not values or not config.options.get(OPENS):
         return {}
-    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
-    return {"portfolio": {"digest": digest, "trials": list(trials.values()), "finishers": -(-len(trials) // 2)}}
+    if "scale_reward" in values and "entropy.alpha" in config.open:
+        values["entropy.alpha"] = SMALL_ENTROPY
+    defaults, *others = config.portfolio or ({},)
+    trials = _trial(config, algorithm, defaults)
+    for other in others or ({},):
+        trials |= _trial(config, algorithm, {**other, **values})
+    return _option([*trials.values()])
+
+
+def _option(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    digest = hashlib.sha256(json.dumps(trials, sort_keys=True).encode()).hexdigest()[:16]
+    return {"portfolio": {"digest": digest, "trials": trials, "finishers": -(-len(trials) // 2)}}
 
 
 def _trial(config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

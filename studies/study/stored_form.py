@@ -118,6 +118,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "spaces": _are_spaces,
     "good": is_count,
     "widens": lambda value: value is True,
+    "opens": lambda value: value is True,
     "sized": _are_sizes,
     "eval_steps": lambda value: _are_eval_steps(value) and len(value) > 0,
     "objectives": _are_objectives,

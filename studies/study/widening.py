@@ -22,6 +22,7 @@ FEWEST = 3  # episodes of random actions that say whether returns differ
 SAME = 0.9  # share of them with one return, from which rewards are sparse
 FAR = 10.0  # times that numbers are larger or smaller than 1
 RARELY, OFTEN = "choices({False: 3, True: 1})", "choices([False, True])"
+SCALED = {"normalize_obs": "observations", "scale_reward": "rewards"}  # what these hyperparameters scale
 FURTHER = 0.1  # the smallest 1 - gamma times the longest episode's steps: beyond, discounts change little
 
 
@@ -52,6 +53,17 @@ def is_far_from_one(moments: Mapping[str, float | None] | None) -> bool:
     return largest > FAR or 0 < largest < 1 / FAR
 
 
+def scaling_switches(config: Config, probe: Mapping[str, Any]) -> list[str]:
+    """Return the hyperparameters that scale what a probe found far from 1.
+
+    A warm start decides how observations are seen.
+    """
+    if probe["slow"] is not None:  # what it found depends on the machine
+        return []
+    switches = [name for name, scaled in SCALED.items() if is_far_from_one(probe[scaled])]
+    return [name for name in switches if name != "normalize_obs" or "warm_start" not in config.options]
+
+
 def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> dict[str, str]:
     """Return the priors that a study changes after its probe.
 
@@ -66,22 +78,19 @@ def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> 
     """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
-    if not config.options.get(WIDENS) or probe["slow"] is not None:  # a slow one depends on the machine
+    if not config.options.get(WIDENS) or probe["slow"] is not None:  # as in `scaling_switches`
         return {}
     env, fixed, searched = EnvSpec.of(config.env), unflatten(config.fixed), {*config.open}
     priors, before = dict[str, str](), open_space(algorithm, env, fixed, {}).priors()
-    useful = {
-        "rnd.use": (is_sparse(probe), RARELY),
-        "normalize_obs": (is_far_from_one(probe["observations"]), OFTEN),
-        "scale_reward": (is_far_from_one(probe["rewards"]), OFTEN),
-    }
+    useful = {"rnd.use": RARELY} if is_sparse(probe) else {}
+    useful |= dict.fromkeys(scaling_switches(config, probe), OFTEN)
     for name in algorithm.learner.open_space(env, fixed).flat():
         switch = next((switch for switch in useful if f".{name}".endswith(f".{switch}")), None)
-        if switch is None or not useful[switch][0] or name in searched:
+        if switch is None or name in searched:
             continue
         group = name.removesuffix(switch)  # may be an algorithm that the study left out
         if any(path.startswith(group) for path in config.space):
-            priors[name] = useful[switch][1]
+            priors[name] = useful[switch]
     furthest = 10 ** math.floor(math.log10(FURTHER / max(probe["lengths"], default=1)))  # 1 - gamma
     for name, dimension in config.searched.flat().items():
         if f".{name}".endswith(".gamma") and isinstance(dimension, NearOne) and furthest < 1 - dimension.high:
