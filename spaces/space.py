@@ -43,9 +43,12 @@ class Space(Mapping[str, "Dimension | Space"]):
                 raise SpaceError(f"{name} must be a dimension such as real(0, 1) or a Space, not {display(entry)}")
         self._entries = entries
         self._flat: dict[str, Dimension] = {}
+        self._absent: dict[str, str] = {}  # reasons by dotted name
         for name, entry in entries.items():
             below = entry._flat.items() if isinstance(entry, Space) else [("", entry)]
             self._flat |= {f"{name}.{path}".rstrip("."): dimension for path, dimension in below}
+            if isinstance(entry, Space):
+                self._absent |= {f"{name}.{path}": reason for path, reason in entry._absent.items()}
         with suppress(Unresolved):  # a name that is not found here may be in an enclosing space
             _ = self.rows
 
@@ -82,6 +85,16 @@ class Space(Mapping[str, "Dimension | Space"]):
     def unfixed(self) -> dict[str, Dimension]:
         """Return the dimensions that can have several values, by dotted name."""
         return {path: dimension for path, dimension in self._flat.items() if not isinstance(dimension, Fixed)}
+
+    def without(self, **reasons: str) -> Space:
+        """Return this space, which says why it lacks names, in errors.
+
+        Args:
+            reasons: by name of a dimension or a group; each with what to do.
+        """
+        space = Space(**self._entries)
+        space._absent |= reasons
+        return space
 
     # values
 
@@ -279,7 +292,7 @@ class Space(Mapping[str, "Dimension | Space"]):
                 if path in named or path in enabled:
                     continue
             left[path] = dimension
-        return Space._of(left)
+        return self._derived(left)
 
     def searched(self) -> Space:
         """Return the space that a study searches.
@@ -288,16 +301,16 @@ class Space(Mapping[str, "Dimension | Space"]):
         """
         flat = {path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()}
         silent = {path: d.default for path, d in self._flat.items() if d.silent and not d.when}
-        return Space._of(flat).fix(silent)
+        return self._derived(flat).fix(silent)
 
     def unsearched(self, names: Collection[str]) -> Space:
         """Return this space with search=False for the named dimensions."""
-        return Space._of({path: replace(d, search=False) if path in names else d for path, d in self._flat.items()})
+        return self._derived({path: replace(d, search=False) if path in names else d for path, d in self._flat.items()})
 
     def unweighted(self) -> Space:
         """Return this space with equally likely choices."""
         flat = {path: replace(d, weights=None) if isinstance(d, Categorical) else d for path, d in self._flat.items()}
-        return Space._of(flat)
+        return self._derived(flat)
 
     def explained(self, explanation: Callable[[str], str]) -> Space:
         """Return this space with explanations of dimensions that have none.
@@ -306,7 +319,7 @@ class Space(Mapping[str, "Dimension | Space"]):
             explanation: function of a dotted name that returns the text.
         """
         flat = {path: d if d.help else replace(d, help=explanation(path)) for path, d in self._flat.items()}
-        return Space._of(flat)
+        return self._derived(flat)
 
     def extend(self, /, **entries: Dimension | Space) -> Space:
         """Return this space with further entries.
@@ -317,7 +330,9 @@ class Space(Mapping[str, "Dimension | Space"]):
         for name in entries:
             if name in self._entries:
                 raise SpaceError(f"{name} is in the space already")
-        return Space(**self._entries, **entries)
+        space = Space(**self._entries, **entries)
+        space._absent |= self._absent
+        return space
 
     def of(self, *values: Mapping[str, Any]) -> Space:
         """Return the space that values select; this one, unless it has variants."""
@@ -325,7 +340,7 @@ class Space(Mapping[str, "Dimension | Space"]):
 
     def fidelities(self) -> Space:
         """Return the space of the fidelities alone."""
-        return Space._of({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})
+        return self._derived({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})
 
     # other forms
 
@@ -385,6 +400,12 @@ class Space(Mapping[str, "Dimension | Space"]):
 
         return build(unflatten(flat))
 
+    def _derived(self, flat: Mapping[str, Dimension]) -> Space:
+        """Return a space of some of this one's dimensions, changed or not."""
+        space = Space._of(flat)
+        space._absent = self._absent
+        return space
+
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return `values` by dotted name.
 
@@ -434,6 +455,9 @@ class Space(Mapping[str, "Dimension | Space"]):
                 raise WrongType(f"{name} must be {self._flat[name].expects}, not a group of values")
             if name.startswith(path + "."):
                 raise WrongType(f"{path} is a group of values and must be a dict, not {display(value)}")
+        reasons = (reason for name, reason in self._absent.items() if f"{path}.".startswith(f"{name}."))
+        if reason := next(reasons, ""):
+            raise UnknownParameter(f"there is no hyperparameter {path!r}: {reason}")
         cure = near(path, self._flat) or f"; there are {', '.join(self._beside(path))}"
         raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
 

@@ -520,3 +520,18 @@ def test_an_explanation_is_in_errors_of_the_command_line_and_in_no_text_or_compa
         explained.parse("gamma=2")
     with pytest.raises(OutOfRange, match=r"gamma must be a number in \[0.9, 0.99\], not 2$"):
         plain.parse("gamma=2")
+
+
+def test_reasons_of_absent_names_stay_in_spaces_that_follow_and_in_those_around() -> None:
+    inner = Space(lr=real(0, 1), steps=integer(1, 9)).without(tau="it has no targets")
+    outer = Space(critic=inner).extend(gamma=real(0, 1))
+    for space, name in (
+        (inner, "tau"),
+        (inner.fix({"lr": 0.5}), "tau"),
+        (outer, "critic.tau"),
+        (outer, "critic.tau.x"),
+    ):
+        with pytest.raises(UnknownParameter, match=f"there is no hyperparameter '{name}': it has no targets"):
+            space.validate(unflatten({name: 1}))
+    with pytest.raises(UnknownParameter, match=r"there is no hyperparameter 'tau'; there are critic\.\*"):
+        outer.fix({"gamma": 0.5}).validate({"tau": 1, "critic": {"lr": 0.1, "steps": 1}})

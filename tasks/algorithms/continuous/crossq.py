@@ -36,12 +36,12 @@ class CrossQLearner(SACLearner):
                 help="width of the critics' layers",
                 **UNSEARCHED,
             )
-        ),
-        critic=None,  # its layers' inputs are renormalized
+        ).without(block="its policy has batch renormalization alone; use sac"),
+        critic="its critics have batch renormalization alone; use sac",
         entropy=entropy_space(),
         policy_delay=delay_choice(3, 4, "the actor"),
-        tau=None,  # there are no targets
-        target_update_interval=None,
+        **dict.fromkeys(("tau", "target_update_interval"), "it has no target networks; use sac"),
+        use_sde="it has no state-dependent exploration; use sac or tqc",
     )
 
     def network_form(self) -> NetworkForm:

@@ -20,6 +20,12 @@ from .networks import NetworkForm
 from .noise import noise_space
 from .steps import ActorCriticSteps
 
+# Why a deterministic policy lacks hyperparameters of others.
+DETERMINISTIC = {
+    "entropy": "its policy is deterministic; use sac, tqc or crossq",
+    "use_sde": "its noise is added to actions, see exploration; use sac or tqc for state-dependent noise",
+}
+
 
 class DDPGLearner(ActorCriticLearner):
     """P members of DDPG.
@@ -34,6 +40,9 @@ class DDPGLearner(ActorCriticLearner):
         critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=1e-3, search=False),
         tau=log_real(0.001, 0.1, default=0.001, accept=(0.0, 1.0)),
         batch_size=ordinal(64, 128, 256, 512, default=64, accept=(2, 65536), structural=True),
+        policy_delay="its actor moves in every gradient step; use td3",
+        **dict.fromkeys(("target_policy_noise", "target_noise_clip"), "its target policy has no noise; use td3"),
+        **DETERMINISTIC,
     )
     copies: ClassVar[int] = 1
     action_form = DeterministicActions

@@ -48,15 +48,15 @@ UNSEARCHED: dict[str, Any] = {"structural": True, "search": False}
 UNTUNED: dict[str, Any] = {**UNSEARCHED, "silent": True}
 
 
-def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
+def actor_critic_space(lr: float, **more: Dimension | Space | str) -> Space:
     """Return the hyperparameters of every actor-critic that learns from replay.
 
     Every `target_update_interval` gradient steps, the targets take the fraction `tau` from the online networks.
 
     Args:
         lr: default learning rate.
-        more: further hyperparameters of the algorithm, or others in place of those of the same name; None leaves one
-            out.
+        more: further hyperparameters of the algorithm, or others in place of those of the same name; the reason why
+            there is none leaves one out.
     """
     first: dict[str, Dimension | Space] = {
         "optimizer": optimizer_space(lr=lr, eps=1e-8),
@@ -78,8 +78,10 @@ def actor_critic_space(lr: float, **more: Dimension | Space | None) -> Space:
         "num_steps": ordinal(1, 2, 4, 8, default=1, accept=(1, 1_000_000), structural=True),
         "num_updates": updates_choice(1),
     }
-    entries = {**first, **dict.fromkeys(more), **last, **more}
-    return Space(**{name: entry for name, entry in entries.items() if entry is not None})
+    reasons = {name: entry for name, entry in more.items() if isinstance(entry, str)}
+    further = {name: entry for name, entry in more.items() if not isinstance(entry, str)}
+    entries = {**first, **further, **last, **further}
+    return Space(**{name: entry for name, entry in entries.items() if name not in reasons}).without(**reasons)
 
 
 def critic_space(**more: Dimension) -> Space:
@@ -91,12 +93,14 @@ def critic_space(**more: Dimension) -> Space:
       add.
     """
     norm: dict[str, Any] = {"when": {"block": "none"}, "help": "normalization of hidden layers"}
-    return Space(
+    space = Space(
         dropout=real(0.0, 0.1, default=0.0, accept=(0.0, 0.99), help="probability that a unit is dropped", **UNTUNED),
         block=block_choice("residual blocks in place of hidden layers"),
         norm=categorical("none", "layer", default="none", **norm, **UNTUNED),
         **more,
     )
+    reason = "ensembles whose least values count are those of sac; use it, or tqc with other critics"
+    return space.without(**{name: reason for name in ("ensemble", "subset", "mean") if name not in more})
 
 
 def delay_choice(default: int, largest: int, of: str, silent: bool = False) -> Dimension:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ....spaces import real
 from ...task import Task
 from .actions import SoftSample
-from .ddpg import DDPGLearner
+from .ddpg import DETERMINISTIC, DDPGLearner
 from .learner import actor_critic_space, delay_choice
 from .noise import noise_space
 from .steps import ActorCriticSteps
@@ -35,7 +35,8 @@ class TD3Learner(DDPGLearner):
             help="standard deviation of noise in the target policy's actions, whose bounds are -1 and 1",
         ),
         target_noise_clip=real(0.1, 1.0, default=0.5, accept=(0.0, 100.0), search=False, help="limit of that noise"),
-        target_update_interval=None,  # they move with the actor
+        target_update_interval="targets move with the actor, once in policy_delay gradient steps; set that",
+        **DETERMINISTIC,
     )
     copies = 2
 

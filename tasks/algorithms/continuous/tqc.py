@@ -38,7 +38,7 @@ class TQCLearner(SACLearner):
         dropped_quantiles=integer(
             0, 4, default=2, accept=(0, 999), structural=True, help="quantiles of a critic that its targets leave out"
         ),  # rl-zoo's sampler drops up to all but one; here, any sampled pair is valid
-        critic_loss=None,  # always Huber's
+        critic_loss="it is always Huber's; leave it out",
         **sde_space(),
     )
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from rekindle import SAC, TD3, TQC
-from rekindle.spaces import SpaceError, unflatten
+from rekindle.spaces import SpaceError, UnknownParameter, unflatten
 from rekindle.tasks import load
 from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
 from rekindle.tasks.networks.dropout import Dropout
@@ -161,3 +161,29 @@ def test_forms_that_contradict_themselves_are_refused_and_defaults_keep_their_ui
     same = {"critic": {"dropout": 0.0, "norm": "none", "block": "none"}}
     for task in (SAC, TD3):
         assert task("Pendulum-v1").init().uid == task("Pendulum-v1").init(**same).uid
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "reason"),
+    [
+        ("crossq", "tau", "it has no target networks; use sac"),
+        ("crossq", "critic.norm", "its critics have batch renormalization alone; use sac"),
+        ("crossq", "model.block", "its policy has batch renormalization alone; use sac"),
+        ("crossq", "use_sde", "it has no state-dependent exploration; use sac or tqc"),
+        ("td3", "target_update_interval", "targets move with the actor, once in policy_delay gradient steps; set that"),
+        ("td3", "use_sde", "its noise is added to actions, see exploration; use sac or tqc for state-dependent noise"),
+        ("ddpg", "entropy.alpha", "its policy is deterministic; use sac, tqc or crossq"),
+        ("ddpg", "target_policy_noise", "its target policy has no noise; use td3"),
+        (
+            "tqc",
+            "critic.ensemble",
+            "ensembles whose least values count are those of sac; use it, or tqc with other critics",
+        ),
+        ("tqc", "critic_loss", "it is always Huber's; leave it out"),
+    ],
+)
+def test_an_algorithm_says_why_it_lacks_a_hyperparameter_of_its_family(task: str, name: str, reason: str) -> None:
+    for space in (load(task).learner.hyperparameters, load(task)("Pendulum-v1").get_space()):
+        with pytest.raises(UnknownParameter) as caught:
+            space.validate(unflatten({name: 1}))
+        assert str(caught.value) == f"there is no hyperparameter {name!r}: {reason}"
