@@ -72,8 +72,12 @@ def scaling_option(config: Config, algorithm: type[Task], switches: Collection[s
 
 
 def _option(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the option of a study with these first trials.
+
+    Half of them, and at least two, train to the end.
+    """
     digest = hashlib.sha256(json.dumps(trials, sort_keys=True).encode()).hexdigest()[:16]
-    return {"portfolio": {"digest": digest, "trials": trials, "finishers": -(-len(trials) // 2)}}
+    return {"portfolio": {"digest": digest, "trials": trials, "finishers": max(2, -(-len(trials) // 2))}}
 
 
 def _trial(config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

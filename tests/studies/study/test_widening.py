@@ -130,6 +130,7 @@ def test_first_trials_scale_what_is_far_from_one_but_for_the_defaults(
             assert all(other["normalize_obs"] and other["scale_reward"] for other in others)
             assert {other["entropy.alpha"] for other in others} == {0.1} if task == "sac" else True
             assert stored.brackets[0] == range(firsts)
+            assert stored.options["portfolio"]["finishers"] == 2
             assert stored.options["eval_steps"] == eval_steps_of(stored, algorithm)
         assert start_study(store, "s", config, priors=()) == stored  # a rerun
         assert start_study(store, "s", config, (), {"portfolio"}) == stored
