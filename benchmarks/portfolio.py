@@ -27,7 +27,7 @@ from rekindle.benchmarks.record_trainings import ENVIRONMENTS, RUNGS, recordings
 from rekindle.spaces import flatten
 from rekindle.tasks import load
 
-SIZE = 5  # with the defaults
+SIZE = 6  # with the defaults
 TRAININGS = Path(__file__).parent / "trainings"
 FILE = Path(__file__).parent.parent / "studies" / "study" / "portfolio.json"
 Array = NDArray[np.float64]

@@ -114,13 +114,22 @@ PPO: list[dict[str, Any]] = [
     },
     {**SDE, "sde_sample_freq": 8, "gamma": 0.999, "gae_lambda": 0.98, "model.std_init": 1.5, "num_steps": 512},
 ]  # fmt: skip
-# Little noise at the start, as rl-zoo3 has it for HalfCheetah and similar robots; recorded after those that are drawn.
+# Little noise at the start, as rl-zoo3 has it for HalfCheetah and similar robots; recorded after those that are drawn,
+# as all later ones.
 LITTLE_NOISE: list[dict[str, Any]] = [
     {"normalize_obs": True, "model.std_init": 0.135},
     {
         "normalize_obs": True, "gamma": 0.98, "gae_lambda": 0.92, "optimizer.lr": 1e-4, "target_kl": None,
         "clip_coef": 0.1, "ent_coef": 4e-4, "max_grad_norm": 0.8, "vf_coef": 0.58, "model.std_init": 0.135,
         "model.activation": "relu", "model.width": 256,
+    },
+]  # fmt: skip
+# Stable-Baselines3's defaults within the ranges of a search: eight environments in place of one.
+LIKE_SB3: list[dict[str, Any]] = [
+    {"num_steps": 256, "num_minibatches": 32, "optimizer.lr": 3e-4, "target_kl": None, "ent_coef": 1e-6},
+    {
+        "num_steps": 256, "num_minibatches": 32, "optimizer.lr": 3e-4, "target_kl": None, "ent_coef": 1e-6,
+        "normalize_obs": True,
     },
 ]  # fmt: skip
 LARGE = {"model.width": 256, "target_interval": 250, "tau": 1.0, "n_step": 1}
@@ -221,10 +230,10 @@ OF_BOXES = ("Pendulum-v1", "MountainCarContinuous-v0", "InvertedPendulum-v5", "S
 
 @cache
 def recordings() -> Mapping[str, Recording]:
-    """Return what is recorded of each algorithm; of PPO 66 configurations, most of them drawn."""
+    """Return what is recorded of each algorithm; of PPO 68 configurations, most of them drawn."""
     rng = random.Random(36)
     return {
-        "ppo": Recording([*PPO, *(drawn(rng) for _ in range(64 - len(PPO))), *LITTLE_NOISE]),
+        "ppo": Recording([*PPO, *(drawn(rng) for _ in range(64 - len(PPO))), *LITTLE_NOISE, *LIKE_SB3]),
         "dqn": Recording(DQN, OF_CHOICES, epoch_steps=2048),
         "sac": Recording(SAC, OF_BOXES, epoch_steps=256, seeds=1),
     }
