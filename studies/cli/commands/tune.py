@@ -184,6 +184,7 @@ def tune(arguments: argparse.Namespace) -> int:
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed), status)
     answered = SIZED in config.options and confirmed is not None and study.best is not None
     lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
+    config = Config.from_json(store.study(name).config, name)  # which its probe may have changed
     _print_study(study, confirmed, config, store, findings)
     for line in lines:
         note(new_console(), line)

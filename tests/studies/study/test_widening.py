@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,3 +201,19 @@ def test_a_line_names_hyperparameters_that_a_probe_adds() -> None:
         "that most trials normalize them (normalize_obs)",
         "that most trials scale them (scale_reward)",
     ]
+
+
+def test_the_end_of_tune_shows_what_a_probe_added(sqlite_url: str, cli: Callable[..., tuple[int, str, str]]) -> None:
+    ends = {name: {"array": [end] * 3, "dtype": "float32"} for name, end in (("min_obs", 299.0), ("max_obs", 301.0))}
+    far = {"entry_point": "gymnasium.wrappers:RescaleObservation", "kwargs": ends}
+    env = json.dumps({"id": "Pendulum-v1", "wrappers": [far]})
+    small = {"epoch_steps": 64, "learning_starts": 64, "batch_size": 32, "model.width": 16, "replay.name": "uniform"}
+    words = [f"--set={name}={value}" for name, value in small.items()]
+    status, output, errors = cli(
+        "tune", "td3", env, "--trials=8", "--epochs=1", "--workers=1", "--storage", sqlite_url, *words
+    )
+    assert status == 0, errors
+    table, _, remarks = output.partition("8 trials")
+    assert "normalize_obs" in table  # among the hyperparameters that were searched
+    remark = "observations are far from 1, so that most trials normalize them (normalize_obs)"
+    assert remark in " ".join(remarks.split())
