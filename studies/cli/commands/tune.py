@@ -40,12 +40,14 @@ from ...engine.snapshots import look
 from ...engine.tune_options import study_config
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
 from ...errors import BadConfig, StudyMismatch
+from ...failures import one_line
 from ...garbage import importing
 from ...options.option import words
 from ...options.study_options import STUDY
 from ...options.worker_options import WORKER
 from ...redact import printable
 from ...report.answer import answer
+from ...report.verdicts import verdict
 from ...samplers.registry import size_of
 from ...shell import begin_again, command_line
 from ...storage.commands import cure_of, hold_of
@@ -181,6 +183,10 @@ def tune(arguments: argparse.Namespace) -> int:
     )
     status = options.FAILED if all_failed or unconfirmed else 0
     if arguments.json:
+        if all_failed:
+            note(errors, _without_results(study))
+        elif confirmed is not None and unconfirmed:
+            note(errors, verdict(confirmed))
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed), status)
     answered = SIZED in config.options and confirmed is not None and study.best is not None
     lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
@@ -204,6 +210,8 @@ def confirm(arguments: argparse.Namespace) -> int:
     assert result is not None
     status = 0 if _is_estimated(result) else options.FAILED
     if arguments.json:
+        if status:
+            note(errors, verdict(result))
         return print_json(result, status)
     out = new_console()
     tables.print_confirmation(out, result)
@@ -337,6 +345,15 @@ def _worker_pool(
         return
     workers = workers or cores()
     yield workers, lambda: WorkerProcess(url, study, workers, extra, crew)
+
+
+def _without_results(study: StudyView) -> str:
+    """Return why a study has nothing to show."""
+    failed = [trial for trial in study.trials if trial.error]
+    if not failed:
+        return f"study {study.study}: no trial has a result"
+    share = f"{len(failed)} of {counted(len(study.trials), 'trial')} failed"
+    return f"study {study.study}: {share}; trial {failed[0].number}: {one_line(failed[0].error or '')}"
 
 
 def _how_to_extend(config: Config) -> str:

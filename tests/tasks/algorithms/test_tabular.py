@@ -216,7 +216,9 @@ def test_a_study_whose_trials_all_fail_says_so(
     why = f"rekindle trials recorded --storage sqlite:///{tmp_path}/studies.db"
     assert f"no trial has a result: 2 failed; `{why}` says why" in out
     assert main([*command, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["counts"]["failed"] == 2
+    output = capsys.readouterr()
+    assert json.loads(output.out)["counts"]["failed"] == 2
+    assert "study recorded: 2 of 2 trials failed; trial 0: Diverged: " in " ".join(output.err.split())
 
 
 def test_a_study_on_a_table_finds_its_best_row(
