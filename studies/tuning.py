@@ -480,9 +480,9 @@ def tune(
     config.probe(algorithm, device)  # before the study is stored, so that one that cannot train is not
     name = check_name(config.default_name if study is None else study)
     store = storage if isinstance(storage, Store) else Store(storage)
-    given = {key: value for key, value in options.items() if value is not None}
-    size = given.get("trials"), epochs
-    if (kept := with_kept(store, name, {**given, "epochs": epochs})) != {**given, "epochs": epochs}:
+    given_options = {key: value for key, value in options.items() if value is not None}
+    size = given_options.get("trials"), epochs
+    if (kept := with_kept(store, name, {**given_options, "epochs": epochs})) != {**given_options, "epochs": epochs}:
         make = partial(make, epochs=kept.pop("epochs"))
         options = cast("StudyOptions", kept)
         config = make(**options)
@@ -496,7 +496,7 @@ def tune(
         named = {*listed(options.get("search", ())), *(priors or {})}
         config = started(store, config, algorithm, warm_start, demonstrations, remake, named)
     config = with_learned(store, name, config, sources)
-    stored_config = start_study(store, name, config, (priors or {}).keys(), given.keys())
+    stored_config = start_study(store, name, config, (priors or {}).keys(), given_options.keys())
     request_probe(store, name, stored_config, algorithm)
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)

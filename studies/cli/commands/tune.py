@@ -114,7 +114,7 @@ def _maker(
 
     def make(store: Store) -> tuple[str, Config]:
         made, size = config, (arguments.trials, arguments.epochs, arguments.env_steps)
-        given = {option for option in STUDY if getattr(arguments, option) not in (STUDY[option].default, [])}
+        given_options = {option for option in STUDY if getattr(arguments, option) not in (STUDY[option].default, [])}
         if (kept := with_kept(store, name, vars(arguments))) != vars(arguments):
             vars(arguments).update(kept)
             made = _config(arguments)
@@ -125,7 +125,7 @@ def _maker(
         if warm_start.is_given(arguments):
             remake = partial(_config, arguments, sized)
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors), remake)
-        stored = start_study(store, name, made, options.priors_of(arguments.prior), given)
+        stored = start_study(store, name, made, options.priors_of(arguments.prior), given_options)
         request_probe(store, name, stored, algorithm)
         for text in remarks(stored):
             note(errors, text)
