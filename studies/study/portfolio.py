@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, flatten
@@ -34,16 +35,34 @@ def portfolio(task: str) -> Sequence[Mapping[str, Any]]:
     return configurations
 
 
+def opening(algorithm: type[Task], env: Any) -> Sequence[Mapping[str, Any]]:
+    """Return configurations for the first trials of a study, in their order.
+
+    Where the study chooses among algorithms, the defaults of each come first, then the second of each portfolio, and so
+    on.
+    """
+    starts = algorithm.starts(env)
+    if not starts:
+        return portfolio(algorithm.name)
+    names = [algorithm.chosen(env, start)[0].name for start in starts]
+    rounds = zip_longest(*(portfolio(name)[1:] for name in names))
+    further = ((name, values) for of_round in rounds for name, values in zip(names, of_round, strict=True) if values)
+    return [*starts, *(algorithm.named(name, values) for name, values in further)]
+
+
 def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     """Return the option of a study that tries a portfolio, or {}.
 
-    At most half of the trials are from it, and a study of less than FEWEST has none. Hyperparameters that the user
-    fixed, or that have no effect in the environment, keep the study's values. Others may be beyond what is searched.
+    At most half of the trials are from it. A study of less than FEWEST has none, nor one that chooses among more
+    algorithms than that half. Hyperparameters that the user fixed, or that have no effect in the environment, keep the
+    study's values. Others may be beyond what is searched.
     """
-    wanted = portfolio(algorithm.name) if config.trials[0] >= FEWEST else ()
+    most = config.trials[0] // 2
+    if config.trials[0] < FEWEST or len(algorithm.starts(config.env)) > most:
+        return {}
     trials: dict[str, dict[str, Any]] = {}
-    for values in wanted:
-        if len(trials) < config.trials[0] // 2:
+    for values in opening(algorithm, config.env):
+        if len(trials) < most:
             trials |= _trial(config, algorithm, values)
     return _option([*trials.values()]) if len(trials) > 1 else {}
 
@@ -51,24 +70,35 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
 def scaling_option(config: Config, algorithm: type[Task], switches: Collection[str]) -> dict[str, Any]:
     """Return the portfolio that scales what a probe found far from 1.
 
-    The study's portfolio keeps the defaults, and its other trials use the switches; where there is none, it becomes the
-    defaults without and with these. {} means that nothing changes.
+    The study's portfolio keeps its first trial, the defaults, and its others use the switches; where there is none, it
+    becomes the defaults without and with these. {} means that nothing changes.
 
     Args:
         config: configuration of a study without trials, which searches the switches.
         algorithm: class of its tasks.
         switches: see `widening.scaling_switches`.
     """
-    values: dict[str, Any] = {name: True for name in switches if name in config.open}
-    if not values or not config.options.get(OPENS):
+    if not switches or not config.options.get(OPENS):
         return {}
-    if "scale_reward" in values and "entropy.alpha" in config.open:
-        values["entropy.alpha"] = SMALL_ENTROPY
-    defaults, *others = config.portfolio or ({},)
+    defaults, *others = config.portfolio or ({}, {})
+    scaling = [_scaling(config, algorithm, other, switches) for other in others]
+    if not any(scaling):
+        return {}
     trials = _trial(config, algorithm, defaults)
-    for other in others or ({},):
+    for other, values in zip(others, scaling, strict=True):
         trials |= _trial(config, algorithm, {**other, **values})
     return _option([*trials.values()])
+
+
+def _scaling(
+    config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any], switches: Collection[str]
+) -> dict[str, Any]:
+    """Return what scales in a trial with these hyperparameters, as far as it is searched, by dotted name."""
+    name = algorithm.chosen(config.env, {**config.fixed, **hyperparameters})[0].name
+    values: dict[str, Any] = dict.fromkeys(switches, True)
+    if "scale_reward" in values:
+        values["entropy.alpha"] = SMALL_ENTROPY
+    return {path: value for path, value in algorithm.named(name, values).items() if path in config.open}
 
 
 def _option(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,10 @@ from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import scheduler
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.study.portfolio import portfolio
+from rekindle.studies.study.portfolio import portfolio, scaling_option
+from rekindle.studies.study.widening import widened
+from rekindle.tasks import EnvSpec, load
+from rekindle.tasks.algorithms.auto import algorithms_in
 from rekindle.tasks.algorithms.tabular import read_table
 
 TRAININGS = Path(rekindle.__file__).parent / "benchmarks" / "trainings" / "ppo"
@@ -70,6 +73,56 @@ def test_the_portfolio_of_sac_is_within_its_ranges() -> None:
     config = study_config(rekindle.SAC, "Pendulum-v1", trials=16, epochs="1:27")
     for values, wanted in zip(config.portfolio, portfolio("sac"), strict=True):
         assert {name: values[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
+def test_defaults_of_all_algorithms_are_compared_after_a_third_of_a_training(env: str) -> None:
+    auto = load("auto")
+    config = study_config(auto, env, trials=16, epochs="1:27")
+    names = [values["algorithm"] for values in config.portfolio]
+    assert names == [*algorithms_in(EnvSpec.of(env)), "ppo"]
+    assert len(names) == 8
+    space = auto.learner.space_in(EnvSpec.of(env))
+    for name, values in zip(names[:-1], config.portfolio, strict=False):
+        defaults = {path: dimension.default for path, dimension in space.flat().items()} | {"algorithm": name}
+        complete = flatten(space.decide(lambda path, _, values=defaults: values[path]))
+        assert config.identity(auto, complete).uid == config.identity(auto, values).uid
+    of_ppo = config_of(env)
+    assert config.identity(auto, config.portfolio[-1]).uid == of_ppo.identity(rekindle.PPO, of_ppo.portfolio[1]).uid
+    plan = scheduler(config).plan()
+    assert (plan.ask, config.rungs[plan.rung]) == (range(8), 8)  # of 27
+    assert config.options["portfolio"]["finishers"] == 4
+
+
+@pytest.mark.parametrize("options", [{"trials": 12}, {"portfolio": "off"}, {"scheduler": "asha"}, {"known": {}}])
+def test_without_room_for_a_portfolio_the_first_trials_are_the_defaults_of_all(options: dict[str, Any]) -> None:
+    config = study_config(load("auto"), "Pendulum-v1", **{"trials": 16, "epochs": "1:27", **options})
+    assert not config.portfolio
+    assert [values["algorithm"] for values in config.first_trials] == [*algorithms_in(EnvSpec.of("Pendulum-v1"))]
+
+
+def test_a_chosen_algorithm_has_its_own_portfolio() -> None:
+    config = study_config(load("auto"), "Pendulum-v1", trials=16, epochs="1:27", fixed={"algorithm": "ppo"})
+    uids = [config.identity(load("auto"), {**config.fixed, **values}).uid for values in config.portfolio]
+    alone = config_of("Pendulum-v1")
+    assert uids == [alone.identity(rekindle.PPO, values).uid for values in alone.portfolio]
+
+
+def test_all_algorithms_scale_what_is_far_from_one_but_the_first() -> None:
+    auto = load("auto")
+    config = study_config(auto, "Pendulum-v1", trials=16, epochs="1:27")
+    far = {"mean": 300.0, "high": 1.0}
+    probe = {"slow": None, "random": [0.0, 1.0, 2.0], "lengths": [200], "zero_rewards": 0.0, "observations": far}
+    wider = replace(config, space={**config.space, **widened(config, auto, {**probe, "rewards": far})})
+    first, *others = scaling_option(wider, auto, ["normalize_obs", "scale_reward"])["portfolio"]["trials"]
+    assert not first["ppo.normalize_obs"]
+    for values in others:
+        name = values["algorithm"]
+        assert values[f"{name}.normalize_obs"]
+        assert values.get(f"{name}.scale_reward", values.get(f"{name}.normalize_reward", True)), name
+        assert values.get(f"{name}.entropy.alpha", 0.1) == 0.1
+    assert others[0]["sac.scale_reward"]
+    assert others[0]["sac.entropy.alpha"] == 0.1
 
 
 def test_a_fixed_hyperparameter_is_fixed_in_a_portfolio() -> None:
