@@ -283,9 +283,9 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
             f"({', '.join(curious)})"
         )
     if normalized := [name for name in wider if name.endswith("normalize_obs")]:
-        texts.append(f"observations are far from 1, so that most trials normalize them ({', '.join(normalized)})")
+        texts.append(f"observations are far from 1, so that many trials normalize them ({', '.join(normalized)})")
     if scaled := [name for name in wider if name.endswith("scale_reward")]:
-        texts.append(f"rewards are far from 1, so that most trials scale them ({', '.join(scaled)})")
+        texts.append(f"rewards are far from 1, so that many trials scale them ({', '.join(scaled)})")
     if further := [name for name in wider if name.endswith("gamma") and not name.endswith("rnd.gamma")]:
         texts.append(f"episodes take up to {max(probe.lengths)} steps, so {', '.join(further)} may be nearer to 1")
     return texts

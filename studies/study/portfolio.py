@@ -93,7 +93,7 @@ def scaling_option(config: Config, algorithm: type[Task], switches: Collection[s
 def _scaling(
     config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any], switches: Collection[str]
 ) -> dict[str, Any]:
-    """Return what scales in a trial with these hyperparameters, as far as it is searched, by dotted name."""
+    """Return the searched values that scale in a trial, by dotted name."""
     name = algorithm.chosen(config.env, {**config.fixed, **hyperparameters})[0].name
     values: dict[str, Any] = dict.fromkeys(switches, True)
     if "scale_reward" in values:

@@ -198,8 +198,8 @@ def test_a_line_names_hyperparameters_that_a_probe_adds() -> None:
     assert line.endswith("so one trial in four explores by curiosity (rnd.use)")
     scaling = described(results, wider=["normalize_obs", "scale_reward"]).warnings
     assert [line.rpartition(", so ")[2] for line in scaling] == [
-        "that most trials normalize them (normalize_obs)",
-        "that most trials scale them (scale_reward)",
+        "that many trials normalize them (normalize_obs)",
+        "that many trials scale them (scale_reward)",
     ]
 
 
@@ -215,5 +215,5 @@ def test_the_end_of_tune_shows_what_a_probe_added(sqlite_url: str, cli: Callable
     assert status == 0, errors
     table, _, remarks = output.partition("8 trials")
     assert "normalize_obs" in table  # among the hyperparameters that were searched
-    remark = "observations are far from 1, so that most trials normalize them (normalize_obs)"
+    remark = "observations are far from 1, so that many trials normalize them (normalize_obs)"
     assert remark in " ".join(remarks.split())
