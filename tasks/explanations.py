@@ -74,7 +74,12 @@ EXPLANATIONS = {
         "environment steps until then; raise it to explore for longer (SB3, CleanRL: exploration_fraction of all steps)"
     ),
     "exploration.name": "how the probability of random actions falls",
+    "exploration.noise": (
+        "noise added to actions: independent, of an Ornstein-Uhlenbeck process, or none (SB3: NormalActionNoise, "
+        "OrnsteinUhlenbeckActionNoise)"
+    ),
     "exploration.start": "probability of random actions at the start (SB3: exploration_initial_eps; CleanRL: start_e)",
+    "exploration.std": "scale of the noise, for actions between -1 and 1; raise it to explore more (SB3: sigma)",
     "extrinsic.strength": "weight of the environment's own reward; none for 1 (ML-Agents: extrinsic strength)",
     "final": "fraction of the initial value at the end of the schedule",
     "gae_lambda": (

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...envs import Joined
-from ...envs.base.joined import sizes_of
+from ...envs.base.joined import CHOICES, sizes_of
 from ...errors import UnsupportedSpace
 from ...networks.distributions import LOG_2_PI, Units, log_softmax
 from ...networks.mlp import Parameters, actor_layers
@@ -38,7 +38,6 @@ from .noise import NOISES, Noise, no_noise
 
 Array = NDArray[Any]
 MAX_CHOICES = 4096
-INTEGERS = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations are clamped to these, and get no gradient beyond
 
 
@@ -65,12 +64,13 @@ class NormalizedActions:
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
         device: device of the tensors.
-        outputs: outputs of a policy network.
+        outputs: outputs of a policy network, n logits among them if n > 1.
+        per_number: outputs for each number.
         only_numbers: whether choices are refused.
     """
 
     only_numbers: ClassVar[bool] = False
-    outputs: int
+    per_number: ClassVar[int] = 1
 
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
         """Describe an action space.
@@ -83,37 +83,33 @@ class NormalizedActions:
         Raises:
             UnsupportedSpace: an actor-critic cannot act in the space.
         """
-        low, high = np.empty(0, np.float32), np.empty(0, np.float32)
-        self.sizes: list[int] = []  # of the choices
-        self.shape: tuple[int, ...] = ()
-        self.row_type: type[np.generic] = np.int64 if isinstance(space, INTEGERS) else np.float32
+        choices: dict[int, int] = {}  # sizes, by their columns in a row
+        self.row_type: type[np.generic] = np.int64 if isinstance(space, CHOICES) else np.float32
         match space:
-            case gym.spaces.Discrete():
-                self.sizes = [int(space.n)]
             case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating) and space.is_bounded():
                 low, high = space.low.reshape(-1), space.high.reshape(-1)
-                self.shape = tuple(space.shape)
-            case gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
-                self.sizes = sizes_of(space)
-                self.shape = (len(self.sizes),)
             case Joined():
-                numbers = [i for i in range(len(space.low)) if i not in space.choices]
-                low, high = space.low[numbers], space.high[numbers]
-                self.sizes, self.shape = list(space.choices.values()), space.low.shape
+                low, high, choices = space.low, space.high, space.choices
+            case gym.spaces.Discrete() | gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
+                choices = dict(enumerate(sizes_of(space)))
+                low = high = np.zeros(len(choices), np.float32)
             case _:
                 raise UnsupportedSpace(
                     f"{where} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are "
                     f"bounded on all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a "
                     "gymnasium.ActionWrapper that offers one"
                 )
+        self.sizes = list(choices.values())
+        self.columns = [i for i in range(len(low)) if i not in choices], list(choices)
+        self.shape: tuple[int, ...] = low.shape if choices and space.shape else tuple(space.shape or ())
+        low, high = low[self.columns[0]], high[self.columns[0]]
         self.units = Units((low + high) / 2, (high - low) / 2)
-        discrete = list(space.choices) if isinstance(space, Joined) else list(range(len(self.sizes)))
-        self.columns = [i for i in range(len(low) + len(self.sizes)) if i not in discrete], discrete
         # The columns of a row, as indices into numbers and choices side by side.
         self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))
         self.device = torch.device(device)
         self._continuous = torch.tensor(self.columns[0], dtype=torch.int64, device=device)
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
+        self.outputs = self.per_number * len(low) + (self.num_discrete if self.num_discrete > 1 else 0)
         if self.only_numbers and self.num_discrete > 1:
             raise UnsupportedSpace(
                 f"{where} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, but "
@@ -212,10 +208,6 @@ class DeterministicActions(NormalizedActions):
 
     only_numbers = True
 
-    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
-        super().__init__(space, where, device)
-        self.outputs = self.continuous_dim
-
     def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, None]:
         return outputs, None
 
@@ -230,15 +222,14 @@ class SoftActions(NormalizedActions):
     """Actions of a soft policy.
 
     Network outputs are k means, k log standard deviations, and n logits if n > 1.
-
-    Attributes:
-        entropy_terms: number of entropy terms: 1 for the numbers, then 1 for the choices.
     """
 
-    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
-        super().__init__(space, where, device)
-        self.outputs = 2 * self.continuous_dim + (self.num_discrete if self.num_discrete > 1 else 0)
-        self.entropy_terms = int(self.continuous_dim > 0) + int(self.num_discrete > 1)
+    per_number = 2
+
+    @property
+    def entropy_terms(self) -> int:
+        """Number of entropies: of the numbers, and of the choices."""
+        return int(self.continuous_dim > 0) + int(self.num_discrete > 1)
 
     def greedy_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
         mean, _, logits = self.split(outputs)
@@ -296,14 +287,17 @@ class Head:
     Attributes:
         actions: action space.
         gain: factor of the linear layer's initial weights.
-        outputs: number of outputs of the linear layer.
+        used: number of outputs of the linear layer that are used.
+        outputs: number of all, see Exactness in networks/mlp.py.
         shapes: shapes of further parameters, by name.
     """
 
     gain: ClassVar[float] = 0.01
 
-    def __init__(self, actions: NormalizedActions):
-        self.actions, self.outputs = actions, actions.outputs
+    def __init__(self, actions: NormalizedActions, others: int = 0):
+        """Describe the head; `others` of a policy's outputs are not linear."""
+        self.actions, self.used = actions, actions.outputs - others
+        self.outputs = max(2, self.used)
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
@@ -314,7 +308,7 @@ class Head:
 
         `out` are the linear layer's outputs, z its inputs.
         """
-        return out
+        return out[..., : self.used]
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         """Return the exploration noise, a function of step, outputs and z.
@@ -336,11 +330,7 @@ class DeterministicHead(Head):
 
     def __init__(self, actions: DeterministicActions, exploration: SimpleNamespace):
         super().__init__(actions)
-        self.used, self.exploration = actions.outputs, exploration
-        self.outputs = max(2, self.used)  # see Exactness in networks/mlp.py
-
-    def __call__(self, tensors: Mapping[str, Tensor], out: Tensor, z: Tensor) -> Tensor:
-        return out[..., : self.used]
+        self.exploration = exploration
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         if self.exploration.noise == "none":
@@ -371,13 +361,11 @@ class StateDependentHead(SoftHead):
 
     def __init__(self, actions: SoftActions, hp: SimpleNamespace):
         """Describe the head; `hp` has the values of `model` and `sde_space`."""
-        super().__init__(actions)
+        super().__init__(actions, others=actions.continuous_dim)
         self.clip_mean = None if hp.sde_clip_mean is None else hp.sde_clip_mean.unsqueeze(-1)
         self.std_init, self.sample_freq = hp.sde_std_init, hp.sde_sample_freq
-        k, self.width = actions.continuous_dim, actor_layers(hp.model)[-1]
-        self.used = actions.outputs - k
-        self.outputs = max(2, self.used)  # see Exactness in networks/mlp.py
-        self.shapes = {"actor.log_std": (self.width, k)}
+        self.width = actor_layers(hp.model)[-1]
+        self.shapes = {"actor.log_std": (self.width, actions.continuous_dim)}
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
         log_std = self.std_init[member].log() - 0.5 * math.log(self.width)
@@ -403,4 +391,4 @@ class StateDependentHead(SoftHead):
 
 def soft_head(actions: SoftActions, hp: SimpleNamespace) -> SoftHead:
     """Return the last layer that hyperparameters of a soft policy ask for."""
-    return StateDependentHead(actions, hp) if hp.use_sde else SoftHead(actions)
+    return StateDependentHead(actions, hp) if vars(hp).get("use_sde") else SoftHead(actions)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from ....spaces import ordinal
 from ...networks.optimizers import optimizer_space
 from ...task import Task
-from .actions import SoftHead, SoftNumbers
+from .actions import SoftNumbers
 from .entropy import entropy_space
 from .learner import UNSEARCHED, actor_critic_space, delay_choice, model_space
-from .networks import NetworkForm
 from .renorm_networks import RenormActorCritics
 from .sac import SACLearner
-from .steps import ActorCriticSteps
 
 
 class CrossQLearner(SACLearner):
@@ -43,12 +41,6 @@ class CrossQLearner(SACLearner):
         **dict.fromkeys(("tau", "target_update_interval"), "it has no target networks; use sac"),
         use_sde="it has no state-dependent exploration; use sac or tqc",
     )
-
-    def network_form(self) -> NetworkForm:
-        return NetworkForm(self.hp, SoftHead(self.actions))
-
-    def kernel(self) -> ActorCriticSteps | None:
-        return ActorCriticSteps.covering(self, self.perceptrons)
 
 
 class CrossQ(Task):

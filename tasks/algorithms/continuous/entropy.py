@@ -101,7 +101,6 @@ def forbidden_entropy(hp: SimpleNamespace, actions: NormalizedActions, obs: Tens
     The target of a choice among m allowed ones is `choice_target` log m. Masks are in columns of observations (P, B,
     numbers).
     """
-    share = vars(hp.entropy).get("choice_target", 0.0)
+    share: Tensor | float = vars(hp.entropy).get("choice_target", 0.0)
     counts = actions.allowed(allowed_in(obs, mask)).sum(-1).clamp(min=1)
-    decrease: Tensor = share * (actions.num_discrete / counts).log().mean(1, keepdim=True)
-    return decrease
+    return share * (actions.num_discrete / counts).log().mean(1, keepdim=True)

@@ -28,7 +28,7 @@ from ...experience.replay_buffer import Index
 from ...experience.returns import clipped_square, critic_loss_choice
 from ...experience.sequence_replay import Sequences, sequence_space
 from ...networks.dropout import Dropout
-from ...networks.encoders import encoder_choice, needs_encoder
+from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder
 from ...networks.mlp import MLP, actor_layers, critic_layers
 from ...networks.optimizers import Clipped, network_spans, norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
@@ -41,7 +41,7 @@ from .entropy import forbidden_entropy
 from .image_networks import ImageActorCritics, RecurrentImageActorCritics
 from .networks import USES, ActorCritics, ActorImitator, Batch, NetworkForm
 from .noise import CorrelatedNoise, Noise, no_noise
-from .recurrent_networks import RecurrentActorCritics, TrainingMemory
+from .recurrent_networks import PolicyMemory, RecurrentActorCritics
 
 Loss = tuple[Tensor, Clipped]
 UNSEARCHED: dict[str, Any] = {"structural": True, "search": False}
@@ -78,10 +78,9 @@ def actor_critic_space(lr: float, **more: Dimension | Space | str) -> Space:
         "num_steps": ordinal(1, 2, 4, 8, default=1, accept=(1, 1_000_000), structural=True),
         "num_updates": updates_choice(1),
     }
+    entries = {**first, **more, **last, **more}
     reasons = {name: entry for name, entry in more.items() if isinstance(entry, str)}
-    further = {name: entry for name, entry in more.items() if not isinstance(entry, str)}
-    entries = {**first, **further, **last, **further}
-    return Space(**{name: entry for name, entry in entries.items() if name not in reasons}).without(**reasons)
+    return Space(**{name: entry for name, entry in entries.items() if not isinstance(entry, str)}).without(**reasons)
 
 
 def critic_space(**more: Dimension) -> Space:
@@ -145,7 +144,7 @@ class ActorCriticLearner(OffPolicyLearner):
 
     in_kernel: ClassVar[tuple[str, ...]] = (
         *("draw", "update", "step", "critic_loss", "actor_loss", "total_reward", "guide", "network_form"),
-        *("next_sample", "actor_values", "of_subset"),
+        *("next_sample", "actor_values"),
     )
     parts: ClassVar[tuple[str, ...]] = (
         *OffPolicyLearner.parts,
@@ -182,11 +181,14 @@ class ActorCriticLearner(OffPolicyLearner):
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         super().check_values_in_env(env, values)
-        model, shape = SimpleNamespace(**values["model"]), Observations(spaces_of(env).observation, env.id).shape
-        if cls.only_vectors and (model.memory != "none" or needs_encoder(model, shape)):
+        model, seen = SimpleNamespace(**values["model"]), Observations(spaces_of(env).observation, env.id)
+        reason, cure = cls.only_vectors, "use SAC or TQC"
+        if seen.mask is not None:
+            reason, cure = "a memory or an encoder hides the action mask from the policy", "leave them out, or use ppo"
+        if reason and (model.memory != "none" or seen.kind != "vector" or model.encoder not in ENCODERS):
             raise UnsupportedSpace(
-                f"{cls.algorithm()} on {env.id}: {cls.only_vectors}, but model.memory is {model.memory!r}, "
-                f"model.encoder {model.encoder!r} and the shape of observations {shape}; use SAC or TQC"
+                f"{cls.algorithm()} on {env.id}: {reason}, but model.memory is {model.memory!r}, "
+                f"model.encoder {model.encoder!r} and the shape of observations {seen.shape}; {cure}"
             )
 
     @classmethod
@@ -206,7 +208,7 @@ class ActorCriticLearner(OffPolicyLearner):
         if isinstance(self.policy, RecurrentActorCritics):
             state_size = (1 + self.policy.copies) * self.policy.state_size
             self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
-            self.memory = TrainingMemory(self.policy, hp.num_envs, self.sequences)
+            self.memory = PolicyMemory(self.policy, hp.num_envs, self.sequences)
         self.guidance = make_replay_guidance(self, ActorImitator(self.policy, self.actions))
         self.demonstrations = self.guidance.examples
         self.actor_optimizer = optimizer_of(self.policy.actor_vector, hp.optimizer)
@@ -273,8 +275,8 @@ class ActorCriticLearner(OffPolicyLearner):
         features = self.tensor(self.normalize(obs))
         numbers, logits = self.actions.greedy_outputs(self.policy.act(features)[0])
         q = self.actor_values(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
-        values: np.ndarray = (q if logits is None else q.gather(-1, logits.argmax(-1, True)))[..., 0].cpu().numpy()
-        return values
+        taken = q if logits is None else q.gather(-1, logits.argmax(-1, True))
+        return taken[..., 0].cpu().numpy()
 
     # --- learning ---
 
@@ -385,13 +387,6 @@ class ActorCriticLearner(OffPolicyLearner):
         """
         return q.min(1).values
 
-    def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
-        """Return the target critics' values (P, m, B, n) that count.
-
-        Those of all critics are (P, c, B, n). The subset is (P, m); None takes the first m.
-        """
-        return next_q
-
     def critic_loss(
         self, batch: Batch, reward: Tensor, next_sample: SoftSample, alpha: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -413,8 +408,9 @@ class ActorCriticLearner(OffPolicyLearner):
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
-        least = self.of_subset(next_q, batch.get("subset")).min(1).values
-        targets = reward + batch["discount"] * soft_value(least, next_sample, alpha)
+        if "subset" in batch:  # of the target critics
+            next_q = next_q.gather(1, batch["subset"][..., None, None].expand(-1, -1, *next_q.shape[2:]))
+        targets = reward + batch["discount"] * soft_value(next_q.min(1).values, next_sample, alpha)
         mask = batch.get("mask")
         losses, errors, q = squares(q, choices, targets, batch.get("weight", mask), self.limit)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
@@ -440,6 +436,8 @@ class ActorCriticLearner(OffPolicyLearner):
         noise = torch.zeros(*next_outputs.shape[:2], self.actions.continuous_dim, device=self.device)
         next_sample = self.actions.sample(next_outputs, noise)
         rows = {name: x for name, x in batch.items() if name != "weight"}
+        if (subset := self.subset(0)) is not None:
+            rows["subset"] = subset
         losses, _, q = self.critic_loss(rows, reward, next_sample, self.alpha())
         return losses.mean(1), {"q": q}
 

@@ -146,9 +146,12 @@ class ActorCritics(Stacked):
         """Return what the networks see of observations (P, N, ...), without gradients."""
         return obs
 
-    def outputs(self, obs: Tensor) -> Tensor:
-        """Return the parameters of action distributions, (P, N, outputs)."""
-        return self.masked(self._outputs(self.actor.views, self.inputs(obs)), obs)
+    def outputs(self, obs: Tensor, learn: bool = False) -> Tensor:
+        """Return the parameters of action distributions, (P, N, outputs).
+
+        To learn, they have gradients in the actor's `leaves`.
+        """
+        return self.masked(self._outputs(self.actor.leaves if learn else self.actor.views, self.inputs(obs)), obs)
 
     def masked(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Return action parameters (P, B, outputs) without the choices that observations forbid."""
@@ -221,10 +224,6 @@ class ActorCritics(Stacked):
         """
         obs = self._padded(self.encode_again(batch)["obs"].detach())
         return self._values(self.critics.views, obs, numbers, self._dropped(batch, 2))
-
-    def imitating_outputs(self, obs: Tensor) -> Tensor:
-        """Return action parameters (P, B, outputs), with gradients in the actor's `leaves`."""
-        return self.masked(self._outputs(self.actor.leaves, self.inputs(obs)), obs)
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the actor's gradient (P, D) of mean losses (P, B)."""
@@ -315,7 +314,7 @@ class ActorImitator:
 
     def __call__(self, batch: Batch) -> tuple[Tensor, None]:
         """Return the parameters of the action distributions, (P, B, outputs), with gradients."""
-        return self.policy.imitating_outputs(batch["obs"]), None
+        return self.policy.outputs(batch["obs"], learn=True), None
 
     def imitation_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return the losses (P, B) of imitating the environments' actions."""

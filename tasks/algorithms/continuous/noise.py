@@ -38,22 +38,8 @@ def noise_space(name: str, std: float) -> Space:
         std: default σ.
     """
     return Space(
-        noise=categorical(
-            "gaussian",
-            "ou",
-            "none",
-            default=name,
-            structural=True,
-            help="noise added to actions: independent, of an Ornstein-Uhlenbeck process, or none",
-        ),
-        std=real(
-            0.0,
-            1.0,
-            default=std,
-            accept=(0.0, 100.0),
-            when={"noise": ("gaussian", "ou")},
-            help="scale of the noise, for actions between -1 and 1",
-        ),
+        noise=categorical(*NOISES, "none", default=name, structural=True),
+        std=real(0.0, 1.0, default=std, accept=(0.0, 100.0), when={"noise": tuple(NOISES)}),
     )
 
 

@@ -51,6 +51,16 @@ class RecurrentActorCritics(ActorCritics):
         begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
         return self.cores[0](self.actor.views, seen.unsqueeze(2), begins, state).squeeze(2)
 
+    def advanced_critics(self, seen: Tensor, states: Tensor) -> Tensor:
+        """Return the critics' states (P, N, c S) after a step.
+
+        Those before it are (P, N, (1 + c) S), with the policy's.
+        """
+        obs = seen.unsqueeze(2)
+        sequence = self.of_critics({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
+        after = self.cores[1](self.critics.views, *sequence).squeeze(2)
+        return after.unflatten(0, (-1, self.copies)).transpose(1, 2).flatten(2)
+
     def memory(self, num_envs: int) -> PolicyMemory:
         return PolicyMemory(self, num_envs)
 
@@ -61,32 +71,28 @@ class RecurrentActorCritics(ActorCritics):
         """
         own = batch["memory"][..., : self.state_size]
         remembered = self._states(0, self.actor.leaves, (batch["obs"].detach(), batch["begins"], own))
-        following = self._outputs(self.actor.views, self._padded(self._later(remembered.detach())))
-        return self._outputs(self.actor.leaves, self._padded(self._now(remembered))), following
+        following = self._outputs(self.actor.views, self._padded(self._rows(remembered.detach(), self.n_step)))
+        return self._outputs(self.actor.leaves, self._padded(self._rows(remembered))), following
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         sequence, target_obs = self.of_critics(batch), self.beside(batch.get("target_obs", batch["obs"]).detach())
-        target = self._later(self._states(1, self.targets.views, (target_obs, *sequence[1:])))
+        target = self._rows(self._states(1, self.targets.views, (target_obs, *sequence[1:])), self.n_step)
         next_q = self._of_copies(self.targets.views, self._join(target, next_numbers), self._dropped(batch, 1))
-        online = self._now(self._states(1, self.critics.leaves, sequence))
+        online = self._rows(self._states(1, self.critics.leaves, sequence))
         q = self._of_copies(self.critics.leaves, self._join(online, numbers), self._dropped(batch, 0))
         return q, next_q
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        remembered = self._now(self._states(1, self.critics.views, self.of_critics(self.encode_again(batch))))
+        remembered = self._rows(self._states(1, self.critics.views, self.of_critics(self.encode_again(batch))))
         return self._of_copies(self.critics.views, self._join(remembered, numbers), self._dropped(batch, 2))
 
     def _states(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Tensor:
         """Return a core's outputs (M, B, steps, width) after the burn-in."""
         return self.cores[core].after_burn_in(tensors, *sequence, self.burn_in)
 
-    def _now(self, remembered: Tensor) -> Tensor:
-        """Select the core's outputs at the steps learned from, (M, R, width)."""
-        return remembered[:, :, : self.length].flatten(1, 2)
-
-    def _later(self, remembered: Tensor) -> Tensor:
-        """Select the core's outputs n steps later, (M, R, width)."""
-        return remembered[:, :, self.n_step : self.n_step + self.length].flatten(1, 2)
+    def _rows(self, remembered: Tensor, later: int = 0) -> Tensor:
+        """Select outputs at the steps learned from, or later, (M, R, width)."""
+        return remembered[:, :, later : later + self.length].flatten(1, 2)
 
     def of_critics(self, batch: Batch) -> Sequence:
         """Return observations, beginnings and states for all critics, (cP, B, ...)."""
@@ -103,16 +109,16 @@ class RecurrentActorCritics(ActorCritics):
 
 
 class PolicyMemory(ActingMemory):
-    """Recurrent state of each environment's policy while acting."""
+    """Recurrent states of each environment's policy while acting.
 
-    def __init__(self, policy: RecurrentActorCritics, num_envs: int, sizes: int = 1):
-        """Set the states of num_envs environments to 0.
+    In training, those of the critics are beside them, and both are stored as the initial states of sequences.
+    """
 
-        Each environment has `sizes` states side by side.
-        """
-        self.networks = policy
-        vector = policy.actor_vector
-        super().__init__(vector.new_zeros(len(vector), num_envs, sizes * policy.state_size))
+    def __init__(self, policy: RecurrentActorCritics, num_envs: int, sequences: Sequences | None = None):
+        """Set the states of num_envs environments to 0; training gives `sequences`."""
+        self.networks, self.sequences = policy, sequences
+        sizes = 1 if sequences is None else 1 + policy.copies
+        super().__init__(policy.actor_vector.new_zeros(len(policy.actor_vector), num_envs, sizes * policy.state_size))
 
     @torch.no_grad()
     def __call__(self, obs: Tensor) -> Tensor:
@@ -120,31 +126,11 @@ class PolicyMemory(ActingMemory):
 
         Observations are (P, N, numbers), outputs (P, N, width).
         """
-        return self._advance(self.networks.seen(obs))
-
-    def _advance(self, seen: Tensor) -> Tensor:
-        states, size = self.tensors["state"], self.networks.state_size
-        own = self.networks.advanced(seen, states[..., :size].contiguous())
+        networks, states, size = self.networks, self.tensors["state"], self.networks.state_size
+        seen = networks.seen(obs)
+        if self.sequences is not None:
+            self.sequences.remember(states)
+            states[..., size:] = networks.advanced_critics(seen, states)
+        own = networks.advanced(seen, states[..., :size].contiguous())
         states[..., :size] = own
-        return own[..., : self.networks.width].contiguous()
-
-
-class TrainingMemory(PolicyMemory):
-    """Recurrent states of policy and critics while training.
-
-    They are stored as the initial states of sequences.
-    """
-
-    def __init__(self, policy: RecurrentActorCritics, num_envs: int, sequences: Sequences):
-        super().__init__(policy, num_envs, 1 + policy.copies)
-        self.sequences = sequences
-
-    def _advance(self, seen: Tensor) -> Tensor:
-        networks, states = self.networks, self.tensors["state"]
-        self.sequences.remember(states)
-        remembered = super()._advance(seen)
-        obs = seen.unsqueeze(2)
-        sequence = networks.of_critics({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
-        theirs = networks.cores[1](networks.critics.views, *sequence).squeeze(2)
-        states[..., networks.state_size :] = theirs.unflatten(0, (-1, networks.copies)).transpose(1, 2).flatten(2)
-        return remembered
+        return own[..., : networks.width].contiguous()

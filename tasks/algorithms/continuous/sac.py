@@ -21,9 +21,7 @@ from torch import Tensor
 from ....spaces import Space, categorical, integer
 from ...checkpoint.member_state import Stacked
 from ...envs import EnvSpec, spaces_of
-from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
-from ...networks.encoders import ENCODERS
 from ...rng.draws import Draws
 from ...task import Task
 from .actions import SoftActions, soft_head
@@ -55,6 +53,7 @@ class SACLearner(ActorCriticLearner):
     """P members of SAC.
 
     Attributes:
+        ensemble: `critic.ensemble`, or two.
         has_ensemble: whether there are other critics than two, whose lesser value counts.
         follows_mean: whether the policy follows the mean of the critics.
         coefficients: coefficients of the policy's entropies.
@@ -92,13 +91,6 @@ class SACLearner(ActorCriticLearner):
                 f"{cls.algorithm()} on {env.id}: use_sde explores in a Box of floats, but got {spaces_of(env).action}; "
                 "leave use_sde out"
             )
-        observations, model = Observations(spaces_of(env).observation, env.id), SimpleNamespace(**values["model"])
-        encoded = observations.kind != "vector" or model.encoder not in ENCODERS
-        if observations.mask is not None and (model.memory != "none" or encoded):
-            raise UnsupportedSpace(
-                f"{cls.algorithm()} on {env.id}: a memory or an encoder hides the action mask from the policy, but "
-                f"model.memory is {model.memory!r} and model.encoder {model.encoder!r}; leave them out, or use ppo"
-            )
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
@@ -108,15 +100,15 @@ class SACLearner(ActorCriticLearner):
         return [name for name, has_effect in effects.items() if not has_effect] + super().without_effect(env, fixed)
 
     def network_form(self) -> NetworkForm:
-        head = soft_head(self.actions, self.hp)
-        return NetworkForm(self.hp, head, self.hp.critic.ensemble, self.actions.num_discrete)
+        return NetworkForm(self.hp, soft_head(self.actions, self.hp), self.ensemble, self.actions.num_discrete)
 
     def build(self) -> None:
-        super().build()
         hp = self.hp
         critic = vars(vars(hp).get("critic", SimpleNamespace()))
-        self.has_ensemble = (critic.get("ensemble", TWINS), critic.get("subset", TWINS)) != (TWINS, TWINS)
+        self.ensemble, subset = critic.get("ensemble", TWINS), critic.get("subset", TWINS)
+        self.has_ensemble = (self.ensemble, subset) != (TWINS, TWINS)
         self.follows_mean = self.has_ensemble or critic.get("mean", False)
+        super().build()
         self.subset_draws = Draws(self.keys("subset"), (self.policy.copies,))
         self.entropy_lr = hp.optimizer.lr if hp.entropy.lr is None else hp.entropy.lr
         self.coefficients = new_entropy(hp, self.actions)
@@ -142,14 +134,6 @@ class SACLearner(ActorCriticLearner):
     def actor_values(self, q: Tensor) -> Tensor:
         """Return the least values, or the mean of all: arXiv:2101.05982."""
         return q.transpose(1, 3).contiguous().mean(-1).transpose(1, 2) if self.follows_mean else super().actor_values(q)
-
-    def of_subset(self, next_q: Tensor, subset: Tensor | None) -> Tensor:
-        if not self.has_ensemble:
-            return next_q
-        if subset is None:
-            return next_q[:, : self.hp.critic.subset]
-        index = subset.view(*subset.shape, 1, 1).expand(-1, -1, *next_q.shape[2:])
-        return next_q.gather(1, index)
 
     def kernel(self) -> ActorCriticSteps | None:
         return ActorCriticSteps.covering(self, self.perceptrons, mean=self.follows_mean)

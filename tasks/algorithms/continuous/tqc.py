@@ -77,10 +77,9 @@ class TQCLearner(SACLearner):
         errors = targets.unsqueeze(2) - mixed(q).unsqueeze(3)  # (P, B, c m, t)
         weights = (levels.repeat(hp.critics).unsqueeze(-1) - (errors < 0).float()).abs()
         losses = (weights * clipped_square(errors, 1.0)).flatten(2).mean(-1)
-        weight, means = batch.get("weight", mask), q.detach().mean(-1)  # (P, c, B)
-        losses = losses if weight is None else losses * weight
+        means = q.detach().mean(-1)  # (P, c, B)
         value = masked(mixed(q.detach()), mask).flatten(1).mean(1)
-        return losses, targets.mean(-1).unsqueeze(1) - means, value
+        return masked(losses, batch.get("weight", mask)), targets.mean(-1).unsqueeze(1) - means, value
 
     def actor_values(self, q: Tensor) -> Tensor:
         """Return the means of all critics' quantiles, (P, B, 1).
