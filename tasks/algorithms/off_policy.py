@@ -90,14 +90,25 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
 
 
 def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
-    """Raise ValueError if values of `off_policy_space` contradict each other."""
+    """Raise ValueError if values of `off_policy_space` contradict each other.
+
+    Two of the rules keep an iteration from outrunning the buffer. Its steps must not overwrite each other before
+    anything is learned from them. And for each of them, gradient steps must not draw more transitions than the buffer
+    holds: 20 batches of 256, as in REDQ, need a buffer of 5120.
+    """
     buffer, batch, starts, n, envs = (
         values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs")
     )
     window, refill, epoch = n * envs, values["refill_interval"], values["epoch_steps"]
+    new, drawn = values["num_steps"] * envs, values["num_updates"] * batch
     rules = [
         (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
         (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
+        (new <= buffer, f"num_steps * num_envs ({new}) must be at most buffer_size ({buffer})"),
+        (
+            drawn <= new * buffer,
+            f"num_updates * batch_size ({drawn}) must be at most num_steps * num_envs * buffer_size ({new * buffer})",
+        ),
         (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
         (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
         (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),

@@ -360,6 +360,7 @@ def test_the_loss_can_be_asked_for() -> None:
         ),
         ({"n_step": 5, "num_envs": 9}, r"n_step \* num_envs \(45\) must be at most learning_starts \(40\)"),
         ({"n_step": 5, "num_envs": 90}, r"n_step \* num_envs \(450\) must be at most buffer_size \(200\)"),
+        ({"num_steps": 25, "num_envs": 9}, r"num_steps \* num_envs \(225\) must be at most buffer_size \(200\)"),
     ],
 )
 def test_numbers_that_do_not_go_together_are_refused_before_training(changes: dict[str, Any], message: str) -> None:

@@ -91,6 +91,19 @@ def test_every_step_draws_another_subset_without_repetition() -> None:
     assert any(subsets[0] != subsets[1] for subsets in seen), "members draw their own"
 
 
+def test_gradient_steps_that_outrun_the_buffer_are_refused_and_the_papers_ratio_is_not() -> None:
+    redq = {"critic": {"ensemble": 10}, "num_steps": 1, "num_updates": 20, "policy_delay": 20, "batch_size": 256}
+    SAC("Pendulum-v1").init(**redq, buffer_size=5120)
+    message = (
+        r"SAC: num_updates \* batch_size \(5120\) must be at most num_steps \* num_envs \* buffer_size \(5119\); "
+        "raise the latter or lower the former"
+    )
+    with pytest.raises(ValueError, match=message):
+        SAC("Pendulum-v1").init(**redq, buffer_size=5119)
+    # A thousand steps after a thousand others draw as much for each of them as one after one.
+    SAC("Pendulum-v1").init(num_steps=1000, num_updates=1000, batch_size=256, buffer_size=1000)
+
+
 def test_a_subset_larger_than_the_ensemble_is_refused_and_two_critics_keep_their_uid() -> None:
     with pytest.raises(ValueError, match=r"SAC: targets take a subset .* critic\.subset is 4 and critic\.ensemble 3"):
         SAC("Pendulum-v1").init(critic={"ensemble": 3, "subset": 4})
