@@ -190,7 +190,7 @@ def make_population(
         sampler: None or "random".
         scheduler: name of a scheduler of populations.
         priors: see `open_space`.
-        options: options of `seed_options`; a population maximizes the return.
+        options: options of `seed_options`, and one objective.
 
     Raises:
         BadConfig: the options contradict each other, or do not suit the task.
@@ -199,7 +199,7 @@ def make_population(
 
     interval = min(INTERVAL, epochs) if interval is None else interval
     fixed, priors = fixed or {}, priors or {}
-    _check_members(algorithm, population, interval, epochs, sampler, options)
+    _check_members(population, interval, epochs, sampler, options)
     space = algorithm.learner.space_in(EnvSpec.of(env))
     for name in {**dict.fromkeys(perturb), **priors}:
         if name in space.flat() and space.flat()[name].structural:
@@ -248,7 +248,7 @@ def make_population(
 
 
 def _check_members(
-    algorithm: type[Task], population: int, interval: int, epochs: int, sampler: str | None, options: Mapping[str, Any]
+    population: int, interval: int, epochs: int, sampler: str | None, options: Mapping[str, Any]
 ) -> None:
     """Raise BadConfig for arguments of `make_population` that contradict each other."""
     check_count("population", population, MOST_AT_ONCE)
@@ -260,10 +260,10 @@ def _check_members(
             f"a population copies after each interval, but --interval {interval} is above the {epochs} epochs in all; "
             "lower it"
         )
-    if options.get("objectives", own_objective(algorithm)) != own_objective(algorithm):
+    if len(objectives := options.get("objectives", DEFAULT)) > 1:
         raise BadConfig(
-            "the members of a population copy those with the best return, but --objective asks for "
-            f"{', '.join(options['objectives'])}; use another --scheduler"
+            "the members of a population copy the best ones, which needs one objective, but --objective names "
+            f"{', '.join(objectives)}; name one and bound the others (--constraint), or use another --scheduler"
         )
     if "racing" in options:
         raise BadConfig(

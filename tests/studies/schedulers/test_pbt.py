@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gated import Gate
 from rekindle.studies.cli import main
+from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import look
@@ -231,3 +232,22 @@ def test_a_population_keeps_its_size(sqlite_url: str) -> None:
         start_study(store, "s", population(4))
         with pytest.raises(StudyMismatch, match="generation"):
             start_study(store, "s", population(6))
+
+
+def test_members_copy_those_that_are_best_by_the_return_of_a_behaviour(sqlite_url: str) -> None:
+    small = {"epoch_steps": 64, "num_envs": 2, "deer": {"num_steps": 16}, "hunter": {"num_steps": 16}}
+    config = make_population(
+        load("behaviours"),
+        "pettingzoo/hunt_env:Hunt",
+        epochs=2,
+        interval=1,
+        population=5,
+        fixed=small,
+        objectives={"return.deer": "minimize"},
+    )
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        first = {row.number: row.objectives or {} for row in store.segments("s") if row.rung == 0}
+        [child] = [trial for trial in store.trials("s") if "parent" in trial.attrs]
+    ranked = sorted(first, key=lambda number: first[number]["return.deer"])
+    assert (child.attrs["parent"], child.attrs["member"]) == (ranked[0], ranked[-1])

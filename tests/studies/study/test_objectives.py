@@ -124,8 +124,10 @@ def test_an_impossible_objective_is_reported_before_training() -> None:
     with pytest.raises(BadConfig, match=r"objective must be one of .*; did you mean approx_kl\?"):
         tiny(options=objective_options(["approx_kll:minimize"]))
     assert tiny(options=objective_options(["approx_kl:minimize"])).options["objectives"] == {"approx_kl": "minimize"}
-    with pytest.raises(BadConfig, match="copy those with the best return, but --objective asks for model_size"):
-        make_population(load("ppo"), "CartPole-v1", epochs=4, **objective_options(["model_size"]))
+    with pytest.raises(BadConfig, match="which needs one objective, but --objective names return, model_size; name"):
+        make_population(load("ppo"), "CartPole-v1", epochs=4, **objective_options(["return", "model_size"]))
+    with pytest.raises(BadConfig, match=r"objective must be one of .*return\.hunter.*, but got 'return\.bear'"):
+        make_population(load("behaviours"), "pettingzoo/hunt_env:Hunt", epochs=4, **objective_options(["return.bear"]))
 
 
 def test_an_objective_is_a_finite_number(monkeypatch: pytest.MonkeyPatch) -> None:
