@@ -148,7 +148,10 @@ class Behaviours(Task):
         roster = roster_of(self.env)
         if not isinstance(observation, Mapping) or (unknown := observation.keys() - {*roster.agents}):
             named = f"of {', '.join(map(str, sorted(unknown)))}" if isinstance(observation, Mapping) else "unnamed"
-            raise ValueError(f"{self}: observations are by agent, of {', '.join(roster.agents)}, but some are {named}")
+            raise ValueError(
+                f"{self}: observations are by agent, of {', '.join(roster.agents)}, but some are {named}; "
+                "name these agents"
+            )
         observed = {slot: b.observation for b in roster.behaviours.values() for slot in b.slots}
         seen = tuple(
             observation[agent] if agent in observation else blank(observed[slot])

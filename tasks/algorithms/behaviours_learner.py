@@ -93,7 +93,7 @@ class BehavioursLearner(Learner):
         if not is_joint(env):
             raise UnsupportedSpace(
                 f"behaviours learn in an environment of several agents, such as {JOINT}mpe2:simple_spread_v3, but got "
-                f"{env.id}"
+                f"{env.id}; name one, or use an algorithm of one agent, such as ppo"
             )
 
     @classmethod

@@ -76,7 +76,7 @@ def check_self_play(name: str, options: Mapping[str, Any]) -> None:
     if initial and options["window"] < 2:
         raise ValueError(
             f"{name}.self_play: with an initial_ratio the initial policy stays in the pool, so window must be 2 or "
-            f"more, but got {options['window']}"
+            f"more, but got {options['window']}; raise it, or leave initial_ratio out"
         )
 
 

@@ -171,6 +171,8 @@ class Wrong(Hunt):
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         if self.what == "too early":
             raise RuntimeError("reset first")
+        if self.what == "nothing":
+            return None  # type: ignore[return-value]
         return {}[agent] if self.what == "space" else super().observation_space(agent)
 
     def close(self) -> None:
@@ -201,6 +203,12 @@ class Wrong(Hunt):
             rewards["hunter_0"] = 0.5  # also when it has left
         elif self.what == "no reward":
             del rewards["deer_0"]
+        elif self.what == "stranger":
+            rewards["wolf_0"] = 0.5
+        elif self.what == "new agent" and self.time == 2:
+            self.agents.append("wolf_0")
+        elif self.what == "unseen":
+            del seen["deer_0"]
         return seen, rewards, *ends
 
 

@@ -138,11 +138,12 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         except Exception as error:
             raise EnvSpecError(
                 f"{self.name}: {which}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
-                f"{class_and_text(error)}"
+                f"{class_and_text(error)}; return one for each, or list only agents that have one"
             ) from error
         if not isinstance(space, gym.Space):
             raise EnvSpecError(
-                f"{self.name}: {which}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}"
+                f"{self.name}: {which}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}; return "
+                "one, such as gymnasium.spaces.Discrete(2)"
             )
         return space
 
@@ -288,7 +289,10 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         try:
             return [float(rewards.get(agent, 0.0)) for agent in self.agents]
         except OverflowError as error:
-            raise EnvSpecError(f"{self.name}: rewards must be below 1e308, but are {reprlib.repr(rewards)}") from error
+            raise EnvSpecError(
+                f"{self.name}: rewards must be below 1e308, but at step {self.steps} of an episode they are "
+                f"{reprlib.repr(rewards)}; scale them down"
+            ) from error
 
     def _with_returns(self, infos: Mapping[str, Any]) -> dict[str, Any]:
         """Return the agents' info, and the returns that the spec names."""
@@ -369,7 +373,10 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self, observations: Mapping[str, Any], infos: Mapping[str, Any], outcomes: NDArray[np.float32]
     ) -> Observation:
         if missing := [agent for agent in self.env.agents if agent not in observations]:
-            raise EnvSpecError(f"{self.name}: every present agent gets an observation, but {missing[0]!r} got none")
+            raise EnvSpecError(
+                f"{self.name}: every present agent gets an observation, but {missing[0]!r} got none at step "
+                f"{self.steps} of an episode; give it one, or remove it from agents"
+            )
         if self.told:
             observations = self._beside_masks(observations, infos)
         self.seen = tuple(map(observations.get, self.agents, self.blanks))
@@ -400,8 +407,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         if not self.known.issuperset(names):
             unknown = [name for name in names if name not in self.known]
             raise EnvSpecError(
-                f"{self.name}: possible_agents lists all agents, but {entry} has {unknown[0]!r}, and there are only "
-                f"{', '.join(self.agents)}"
+                f"{self.name}: possible_agents lists all agents, but {entry} has {unknown[0]!r} at step {self.steps} "
+                f"of an episode, and there are only {', '.join(self.agents)}; list it there, or leave it out of {entry}"
             )
 
     def render(self) -> Any:
@@ -460,13 +467,15 @@ def make_joint(spec: EnvSpec) -> JointEnv:
     except EnvSpecError:
         raise
     except ImportError as error:
-        raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}") from error
+        raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}; install it") from error
     except Exception as error:
         raise refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error, spec.kwargs) from error
     if isinstance(env, ParallelEnv):
         return JointEnv(env, spec, turns=False)
     if not isinstance(env, AECEnv):
-        raise EnvSpecError(f"{spec.id} must make PettingZoo's ParallelEnv or AECEnv, but made {env!r}")
+        raise EnvSpecError(
+            f"{spec.id} must make PettingZoo's ParallelEnv or AECEnv, but made {env!r}; derive it from one"
+        )
     if env.metadata.get("is_parallelizable"):
         return JointEnv(aec_to_parallel(env), spec, turns=False)
     return JointEnv(turn_based_aec_to_parallel(env), spec, turns=True)
@@ -492,7 +501,10 @@ def _maker(spec: EnvSpec, bases: tuple[type, ...]) -> Any:
         for entry in ENTRIES:
             if callable(made := getattr(target, entry, None)):
                 return made
-        raise EnvSpecError(f"{spec.id}: the module {target.__name__} must have parallel_env or env, but has neither")
+        raise EnvSpecError(
+            f"{spec.id}: the module {target.__name__} must have parallel_env or env, but has neither; name a class or "
+            f"a function of it, as in {spec.id}:MyEnv, or add one of them"
+        )
     if isinstance(target, type) and issubclass(target, bases):
         return target
     returned = inspect.signature(target).return_annotation if inspect.isfunction(target) else None
@@ -514,12 +526,14 @@ def _imported(module: str, name: str, spec: EnvSpec) -> Any:
         except ModuleNotFoundError as error:
             # its own import may have failed: then that is the cause to name
             if not (error.name and f"{package}.{name}".startswith(error.name)):
-                raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}") from error
+                raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}; install it") from error
             missing = missing or error
         except ImportError as error:
-            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}") from error
+            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}; install it") from error
         try:
             return getattr(import_module(package), name)
         except (ModuleNotFoundError, AttributeError) as error:
             missing = error if isinstance(error, AttributeError) else missing
-    raise EnvSpecError(f"{spec.id} must name an environment that can be imported, but {missing}") from missing
+    raise EnvSpecError(
+        f"{spec.id} must name an environment that can be imported, but {missing}; mend the name, or install its package"
+    ) from missing

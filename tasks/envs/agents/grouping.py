@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ....spaces.errors import near
 from ..base.spec import EnvSpecError
 
 
@@ -41,11 +42,12 @@ def grouped(
                 if agent not in agents:
                     raise EnvSpecError(
                         f"{subject}: {noun}s name agents of the environment, but {name} names {agent!r}, and there "
-                        f"are {', '.join(agents)}"
+                        f"are {', '.join(agents)}{near(agent, agents) or '; name some of these'}"
                     )
                 if agent in owner:
                     raise EnvSpecError(
-                        f"{subject}: an agent has one {noun}, but {agent!r} is in {owner[agent]} and in {name}"
+                        f"{subject}: an agent has one {noun}, but {agent!r} is in {owner[agent]} and in {name}; "
+                        "leave it out of one"
                     )
                 owner[agent] = name
         if left := [agent for agent in agents if agent not in owner]:

@@ -198,7 +198,10 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
     def _joined(self, observation: Any, info: Any) -> dict[str, Any]:
         mask = self.env.get_wrapper_attr(METHOD)() if self.method else as_dict(info, self.name).get(MASK)
         if mask is None:
-            raise EnvSpecError(f"{self.name}: info has an {MASK} after every reset and step, but it was missing once")
+            raise EnvSpecError(
+                f"{self.name}: info has an {MASK} after every reset and step, but it was missing once; add it there, "
+                'or leave out "masks"'
+            )
         return {MASK: told_mask(mask, self.env.action_space, self.name), OBSERVATION: observation}
 
 

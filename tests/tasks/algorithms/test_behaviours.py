@@ -376,10 +376,30 @@ def play_wrong(what: str) -> None:
         ("nobody", "an episode begins with one agent or more, but after reset there is none in agents; list"),
         ("numbers", r"agents have names, each one another string, but possible_agents is \[0, 1\]; name them"),
         ("twice", "agents have names, each one another string, but possible_agents is .'hunter_0', 'hunter_0'.; name"),
-        ("space", r"observation_space\(agent\) returns the space of each of .* failed for 'hunter_0': KeyError"),
+        (
+            "space",
+            r"observation_space\(agent\) returns the space of each of .* failed for 'hunter_0': KeyError.*; return one",
+        ),
+        (
+            "nothing",
+            r"observation_space\(agent\) must return a Gymnasium space, but for 'hunter_0' got None; return one,",
+        ),
+        (
+            "stranger",
+            "possible_agents lists all agents, but rewards has 'wolf_0' at step 1 of an episode, and there are only "
+            "hunter_0, hunter_1, deer_0; list it there, or leave it out of rewards",
+        ),
+        (
+            "new agent",
+            "possible_agents lists all agents, but agents has 'wolf_0' at step 2 of .* leave it out of agents",
+        ),
+        (
+            "unseen",
+            "every present agent gets an observation, but 'deer_0' got none at step 1 of an episode; give it one",
+        ),
         ("rewards", "a reward is a number, but that of '.*_0' is None; fix it"),
         ("text", "a reward is a number, but that of '.*_0' is '1'; fix it"),
-        ("large", "rewards must be below 1e308, but are {'.*_0': 1000"),
+        ("large", "rewards must be below 1e308, but at step 1 of an episode they are {'.*_0': 1000.*; scale them down"),
         ("ends", r"terminations and truncations are booleans, but that of '.*_0' is array\(\[ True, False\]\); fix it"),
     ],
 )
@@ -573,7 +593,19 @@ def wrapped_hunt(name: str, **kwargs: Any) -> dict[str, Any]:
         ),
         ({"id": HUNT, "teams": {"all": ["hunter_0"]}}, {}, ValueError, "every agent has a team, but hunter_1, deer_0"),
         ({"id": HUNT, "behaviours": {"all": ["hunter_0"]}}, {}, ValueError, "hunter_1, deer_0 is in none"),
-        ({"id": HUNT, "behaviours": {"all": ["wolf_0"]}}, {}, ValueError, "'wolf_0', and there are hunter_0"),
+        (
+            {"id": HUNT, "behaviours": {"all": ["wolf_0"]}},
+            {},
+            ValueError,
+            "'wolf_0', and there are hunter_0.*; name some",
+        ),
+        ({"id": HUNT, "behaviours": {"all": ["hunter_2"]}}, {}, ValueError, "; did you mean hunter_"),
+        (
+            {"id": HUNT, "behaviours": {"all": ["hunter_0"], "some": ["hunter_0"]}},
+            {},
+            ValueError,
+            "an agent has one behaviour, but 'hunter_0' is in all and in some; leave it out of one",
+        ),
         (
             wrapped_hunt("FlattenObservation"),
             {},
