@@ -15,16 +15,16 @@ NAMES = {"ppo2": "ppo"}  # theirs, where another one
 def stable_baselines(algorithm: str, env: Any, seed: int | None, hp: dict[str, Any], steps: int) -> Any:
     """Their algorithm for our complete hyperparameters `hp`, dotted; `steps` are those of the whole training.
 
-    `env` is an environment's ID, or a vector environment of theirs.
+    `env` is an environment's ID, a function that makes one, or a vector environment of theirs.
     """
     from stable_baselines3.common.env_util import make_vec_env
 
     name = NAMES.get(algorithm, algorithm)
     if name == "ars":
-        return _ars(env, seed, hp)
+        return _ars(env() if callable(env) else env, seed, hp)
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[hp["model.activation"]]
     common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": _lr(hp, steps), "gamma": hp["gamma"]}
-    worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed) if isinstance(env, str) else env
+    worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed) if isinstance(env, str) or callable(env) else env
     nets = [hp["model.width"]] * hp["model.layers"]
     if name in ("ppo", "a2c", "trpo"):
         common["policy_kwargs"] = {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}
@@ -201,9 +201,12 @@ def player(model: Any) -> Callable[[Any, bool], Any]:
     return act
 
 
-def mean_return(env: str, act: Callable[[Any, bool], Any], episodes: int) -> float:
-    """The mean return of episodes on Gymnasium's seeds 10000, 10001, ...: the same ones for everybody."""
-    world, total = gym.make(env), 0.0
+def mean_return(env: str | Callable[[], Any], act: Callable[[Any, bool], Any], episodes: int) -> float:
+    """The mean return of episodes on Gymnasium's seeds 10000, 10001, ...: the same ones for everybody.
+
+    `env` is an environment's ID, or a function that makes one.
+    """
+    world, total = env() if callable(env) else gym.make(env), 0.0
     for seed in range(10_000, 10_000 + episodes):
         obs, _ = world.reset(seed=seed)
         begins = True
