@@ -132,6 +132,78 @@ LIKE_SB3: list[dict[str, Any]] = [
         "normalize_obs": True,
     },
 ]  # fmt: skip
+# More of rl-zoo3's settings, within the ranges of a search: its batches in eight environments, learning rates at least
+# 3e-5, at most ten passes, and no schedule, since a study's length is unknown.
+NO_LIMIT = {"target_kl": None, "ent_coef": 1e-6}
+ROBOT = {"normalize_obs": True, "target_kl": None, "model.std_init": 0.135, "model.activation": "relu"}
+LIKE_ZOO: list[dict[str, Any]] = [
+    {  # Hopper
+        **ROBOT, "model.width": 256, "gamma": 0.999, "gae_lambda": 0.99, "optimizer.lr": 1e-4, "ent_coef": 2.3e-3,
+        "update_epochs": 5, "max_grad_norm": 0.7, "vf_coef": 0.84, "num_steps": 64,
+    },
+    {  # Humanoid
+        **ROBOT, "model.width": 256, "gamma": 0.95, "gae_lambda": 0.9, "optimizer.lr": 3.6e-5, "ent_coef": 2.4e-3,
+        "clip_coef": 0.3, "update_epochs": 5, "max_grad_norm": 2.0, "vf_coef": 0.43, "num_steps": 64,
+        "num_minibatches": 2,
+    },
+    {  # PyBullet's robots
+        **ROBOT, "model.width": 256, "use_sde": True, "sde_sample_freq": 4, "gae_lambda": 0.9, "optimizer.lr": 1e-4,
+        "ent_coef": 1e-6, "clip_coef": 0.4, "num_steps": 512, "num_minibatches": 32,
+    },
+    {  # between these robots and the defaults
+        **ROBOT, "model.width": 128, "model.std_init": 0.3, "optimizer.lr": 5e-4, "num_steps": 256,
+        "num_minibatches": 32, "ent_coef": 1e-4, "target_kl": 0.02,
+    },
+    {  # InvertedPendulum
+        **NO_LIMIT, "normalize_obs": True, "gamma": 0.999, "gae_lambda": 0.9, "optimizer.lr": 2.2e-4,
+        "clip_coef": 0.4, "update_epochs": 5, "max_grad_norm": 0.3, "vf_coef": 0.2, "num_steps": 32,
+        "num_minibatches": 4,
+    },
+    {  # Atari
+        "target_kl": None, "optimizer.lr": 2.5e-4, "clip_coef": 0.1, "ent_coef": 0.01, "update_epochs": 4,
+        "num_minibatches": 4,
+    },
+    {**NO_LIMIT, "normalize_obs": True, "optimizer.lr": 2.5e-4},  # MiniGrid
+    {  # Acrobot
+        **NO_LIMIT, "normalize_obs": True, "gae_lambda": 0.94, "optimizer.lr": 3e-4, "update_epochs": 4,
+        "num_steps": 512, "num_minibatches": 32,
+    },
+    {  # MountainCar
+        **NO_LIMIT, "normalize_obs": True, "gae_lambda": 0.98, "optimizer.lr": 3e-4, "update_epochs": 4,
+        "num_steps": 32, "num_minibatches": 4,
+    },
+    {  # BipedalWalkerHardcore
+        "normalize_obs": True, "target_kl": None, "ent_coef": 1e-3, "optimizer.lr": 2.5e-4, "num_steps": 512,
+        "num_minibatches": 32,
+    },
+    {  # Swimmer
+        **NO_LIMIT, "normalize_obs": True, "gamma": 0.9999, "gae_lambda": 0.98, "optimizer.lr": 6e-4,
+        "num_steps": 512,
+    },
+    {  # CartPole
+        **NO_LIMIT, "normalize_obs": True, "gamma": 0.98, "gae_lambda": 0.8, "num_steps": 32, "num_minibatches": 2,
+    },
+    {  # LunarLander
+        "normalize_obs": True, "target_kl": None, "gamma": 0.999, "gae_lambda": 0.98, "optimizer.lr": 3e-4,
+        "ent_coef": 0.01, "update_epochs": 4, "num_steps": 512, "num_minibatches": 32,
+    },
+    {"ent_coef": 0.03, "optimizer.lr": 3e-3, "gamma": 0.995},  # much exploration, large steps
+    {  # Pendulum, with plain noise
+        **NO_LIMIT, "normalize_obs": True, "gamma": 0.9, "model.std_init": 0.5, "num_steps": 512,
+        "num_minibatches": 32,
+    },
+    {  # Walker2DBullet's noise, with the defaults' steps
+        "use_sde": True, "sde_sample_freq": 4, "normalize_obs": True, "model.std_init": 0.135, "gae_lambda": 0.9,
+        "num_steps": 256,
+    },
+]  # fmt: skip
+# Configurations of PPO that somebody tuned in an environment; what is chosen without the environment lacks these, too.
+TUNED_IN: Mapping[str, Sequence[int]] = {
+    "Pendulum-v1": (4, 62), "MountainCarContinuous-v0": (2, 5), "CartPole-v1": (6, 59), "CartPole-v0": (6, 59),
+    "LunarLander-v3": (8, 60), "LunarLanderContinuous-v3": (8, 60), "LunarLander-windy": (8, 60), "Hopper-v5": (48,),
+    "HalfCheetah-v5": (10, 65), "Swimmer-v5": (3, 58), "InvertedPendulum-v5": (52,), "Acrobot-v1": (7, 55),
+    "MountainCar-v0": (7, 56),
+}  # fmt: skip
 LARGE = {"model.width": 256, "target_interval": 250, "tau": 1.0, "n_step": 1}
 DQN: list[dict[str, Any]] = [
     {},
@@ -230,10 +302,11 @@ OF_BOXES = ("Pendulum-v1", "MountainCarContinuous-v0", "InvertedPendulum-v5", "S
 
 @cache
 def recordings() -> Mapping[str, Recording]:
-    """Return what is recorded of each algorithm; of PPO 68 configurations, most of them drawn."""
+    """Return what is recorded of each algorithm; of PPO 68 configurations, half of them drawn."""
     rng = random.Random(36)
+    of_ppo = [*PPO, *(drawn(rng) for _ in range(48 - len(PPO))), *LIKE_ZOO, *LITTLE_NOISE, *LIKE_SB3]
     return {
-        "ppo": Recording([*PPO, *(drawn(rng) for _ in range(64 - len(PPO))), *LITTLE_NOISE, *LIKE_SB3]),
+        "ppo": Recording(of_ppo),
         "dqn": Recording(DQN, OF_CHOICES, epoch_steps=2048),
         "sac": Recording(SAC, OF_BOXES, epoch_steps=256, seeds=1),
     }
@@ -317,7 +390,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--task", default="ppo", choices=list(recordings()))
-    parser.add_argument("--count", type=int, default=66, help="of configurations")
+    parser.add_argument("--count", type=int, default=68, help="of configurations")
     parser.add_argument("--only", action="append", default=[], metavar="ENV", choices=list(ENVIRONMENTS))
     options = parser.parse_args()
     ends = time.time() + options.limit
