@@ -3,11 +3,11 @@
     python benchmarks/races.py [--studies 3000]
 
 A study has 16 trials, as `rekindle tune ppo ENV --trials 16 --epochs 1:27 --repeats 0` trains them: the portfolio, of
-which three go on after a third of the training, and 11 other configurations at random, of which five go on after a
-ninth and two to the end. With repeats, which are trials themselves, there are fewer others. Only environments with two
-recorded seeds count. A configuration's result is normally distributed around the mean of its two seeds, with their
-unbiased variance, within the range of all results; the mean is its true result. Each rule chooses among the five that
-reached the end. Scores are 0 for an environment's lower decile of configurations, and 1 for its best.
+which four go on after a third of the training, and nine other configurations at random, of which one goes on after a
+ninth. With repeats, which are trials themselves, there are fewer others. Only environments with two recorded seeds
+count. A configuration's result is normally distributed around the mean of its two seeds, with their unbiased variance,
+within the range of all results; the mean is its true result. Each rule chooses among the five that reached the end.
+Scores are 0 for an environment's lower decile of configurations, and 1 for its best.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rekindle.benchmarks.portfolio import TRAININGS
 from rekindle.studies.study.portfolio import portfolio
 
 Array = NDArray[np.float64]
-OTHERS, LATER, LAST, FIRST_FINISHERS = 11, 5, 2, 3
+OTHERS, LATER, LAST, FIRST_FINISHERS = 9, 1, 1, 4
 OWN = 4  # epochs at the end whose own episodes count
-TRAININGS_OF_A_STUDY = 16 / 3  # see `schedulers.adaptive`
+TRAININGS_OF_A_STUDY = 167 / 27  # what this study takes, see `schedulers.adaptive`
 
 
 @dataclass
