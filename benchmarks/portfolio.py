@@ -8,8 +8,10 @@ three points of each training. `training` (N, S, T) has the mean return of the t
 and `meta` the environment, the seeds and each row's exact hyperparameters (a text column says none, where they are
 None). The portfolio starts with the defaults, and takes the configuration that raises the mean over environments of the
 best of the portfolio most, up to SIZE - 1 times: greedy maximization of a submodular function. Returns are normalized
-in each environment from 0, the lower decile of configurations, to 1, the best. A portfolio is written if in
-environments that are left out it is better than others at random.
+in each environment from 0, the lower decile of configurations, to 1, the best. The choice is by the mean of the greedy
+policy's last return and of those of the training's own last episodes, which are many more; the portfolio's worth is by
+the first alone. A portfolio is written if in environments that are left out it is better than others at random. There,
+no configuration counts that somebody tuned in the environment.
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from itertools import combinations
+from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rekindle.benchmarks.record_trainings import ENVIRONMENTS, RUNGS, recordings
+from rekindle.benchmarks.record_trainings import ENVIRONMENTS, RUNGS, TUNED_IN, recordings
 from rekindle.spaces import flatten
 from rekindle.tasks import load
 
-SIZE = 6  # with the defaults
+SIZE = 7  # with the defaults
+LAST = 4  # epochs at the end whose own episodes count
 TRAININGS = Path(__file__).parent / "trainings"
 FILE = Path(__file__).parent.parent / "studies" / "study" / "portfolio.json"
 Array = NDArray[np.float64]
@@ -97,28 +101,74 @@ def _column(values: list[Any]) -> Any:
     return np.array(["none" if value is None else str(value) for value in values] if None in values else values)
 
 
-def tables(task: str) -> tuple[list[str], list[dict[str, Any]], list[Array]]:
-    """Return environments (E,), configurations (N,), and returns of those that all have, E times (N, S, T)."""
-    read = {path.stem: np.load(path) for path in sorted((TRAININGS / task).glob("*.npz"))}
-    metas = {env: json.loads(str(table["meta"])) for env, table in read.items()}
-    common = sorted(set.intersection(*(set(meta["rows"]) for meta in metas.values())))
-    curves = [read[env]["curves"][[metas[env]["rows"].index(n) for n in common]].astype(float) for env in read]
-    first = next(iter(metas.values()))
-    return [*read], [first["configurations"][first["rows"].index(n)] for n in common], curves
+@dataclass(frozen=True)
+class Recorded:
+    """Trainings of the configurations that have trained in all environments.
 
-
-def normalized(curves: Sequence[Array]) -> Array:
-    """Return the last returns from 0, an environment's lower decile, to 1, its best, (E, N).
-
-    Args:
-        curves: returns of configurations in each environment, see `tables`.
+    Attributes:
+        task: name of the algorithm.
+        envs: names of the environments.
+        rows: numbers of the configurations in `recordings`, of which the defaults are the first.
+        configurations: their hyperparameters by dotted name.
+        curves: returns of the greedy policies in each environment, (N, S, T).
+        training: returns of the trainings' own episodes in each epoch of each environment, (N, S, epochs).
     """
-    returns = np.array([of_env[:, :, -1].mean(1) for of_env in curves])
-    high, low = returns.max(1, keepdims=True), np.quantile(returns, 0.1, axis=1, keepdims=True)
-    return np.where(high > low, np.clip((returns - low) / np.where(high > low, high - low, 1.0), 0, 1), 1.0)
+
+    task: str
+    envs: Sequence[str]
+    rows: Sequence[int]
+    configurations: Sequence[dict[str, Any]]
+    curves: Sequence[Array]
+    training: Sequence[Array]
+
+    @classmethod
+    def read(cls, task: str) -> Recorded:
+        """Read the tables of a task."""
+        tables = {path.stem: np.load(path) for path in sorted((TRAININGS / task).glob("*.npz"))}
+        metas = {env: json.loads(str(table["meta"])) for env, table in tables.items()}
+        rows = sorted(set.intersection(*(set(meta["rows"]) for meta in metas.values())))
+        places = {env: [meta["rows"].index(row) for row in rows] for env, meta in metas.items()}
+        first = next(iter(metas))
+        values = [metas[first]["configurations"][place] for place in places[first]]
+        curves, training = (
+            [tables[env][name][places[env]].astype(float) for env in tables] for name in ("curves", "training")
+        )
+        return cls(task, [*tables], rows, values, curves, training)
+
+    def results(self) -> Array:
+        """Return the normalized last returns of the greedy policies, (E, N)."""
+        return normalized([of_env[:, :, -1].mean(1) for of_env in self.curves])
+
+    def merits(self) -> Array:
+        """Return by what a portfolio is chosen, (E, N)."""
+        last = [np.ma.masked_invalid(of_env[:, :, -LAST:]).mean((1, 2)) for of_env in self.training]
+        return (self.results() + normalized([of_env.filled(of_env.min()) for of_env in last])) / 2
+
+    def portfolio(self, without: str | None = None, size: int = SIZE) -> list[int]:
+        """Return the indices of the chosen configurations, the defaults first.
+
+        Args:
+            without: environment that is left out, with what was tuned in it.
+            size: their number, at most.
+        """
+        merits = self.merits()[[env != without for env in self.envs]]
+        left_out = TUNED_IN.get(without or "", ()) if self.task == "ppo" else ()
+        candidates = [
+            index
+            for index, (row, values) in enumerate(zip(self.rows, self.configurations, strict=True))
+            if row not in left_out and fits(self.task, values)
+        ]
+        return chosen(merits, candidates, size)
 
 
-def chosen(scores: Array, candidates: Sequence[int], size: int = SIZE) -> list[int]:
+def normalized(returns: Sequence[Array]) -> Array:
+    """Return returns from 0, an environment's lower decile, to 1, its best, (E, N)."""
+    of_envs = np.array(returns)
+    high, low = of_envs.max(1, keepdims=True), np.quantile(of_envs, 0.1, axis=1, keepdims=True)
+    return np.where(high > low, np.clip((of_envs - low) / np.where(high > low, high - low, 1.0), 0, 1), 1.0)
+
+
+def chosen(scores: Array, candidates: Sequence[int], size: int) -> list[int]:
     """Return the indices of a portfolio, the defaults first."""
     portfolio = [0]
     while len(portfolio) < size and (left := [n for n in candidates if n not in portfolio]):
@@ -145,6 +195,16 @@ def promoted(curves: Array, scores: Array, portfolio: Sequence[int], count: int)
     return float(np.mean(winners))
 
 
+def at_random(scores: Array, size: int) -> float:
+    """Return the mean of the best of the defaults and others at random.
+
+    With the scores in rising order, `drawn` is the number of sets of others of which the n-th is the best.
+    """
+    others = np.sort(scores[1:])
+    drawn = [comb(n, size - 2) for n in range(len(others))]
+    return float(np.average(np.maximum(others, scores[0]), weights=drawn))
+
+
 def fits(task: str, values: dict[str, Any]) -> bool:
     """Return whether a study can try the values: those that it searches are within its ranges."""
     from rekindle.spaces import SpaceError
@@ -166,19 +226,20 @@ def main() -> None:
     task, records = vars(parser.parse_args()).values()
     if records:
         pack(task, records)
-    envs, all_values, curves = tables(task)
-    scores, candidates = normalized(curves), [n for n, values in enumerate(all_values) if fits(task, values)]
-    portfolio = chosen(scores, candidates)
-    print(f"{len(envs)} environments, {len(all_values)} configurations, chosen {portfolio}")
+    recorded = Recorded.read(task)
+    scores, portfolio = recorded.results(), recorded.portfolio()
+    print(f"{len(recorded.envs)} environments, {len(recorded.rows)} configurations")
+    print(f"chosen {[recorded.rows[n] for n in portfolio]}")
     print("environment                defaults  with others at random  portfolio made without it")
     without, random, found = [], [], []
-    for place, env in enumerate(envs):
-        others = chosen(np.delete(scores, place, 0), candidates)
+    for place, env in enumerate(recorded.envs):
+        others = recorded.portfolio(without=env)
         without.append(scores[place, others].max())
-        found.append([promoted(curves[place], scores[place], others, count) for count in range(1, SIZE + 1)])
-        drawn = combinations(range(1, scores.shape[1]), len(portfolio) - 1)
-        random.append(np.mean([scores[place, [0, *indices]].max() for indices in drawn]))
-        print(f"{env:26} {scores[place, 0]:8.2f}  {random[-1]:21.2f}  {without[-1]:8.2f}  {others}")
+        curves = recorded.curves[place]
+        found.append([promoted(curves, scores[place], others, count) for count in range(1, len(portfolio) + 1)])
+        random.append(at_random(scores[place], len(portfolio)))
+        names = [recorded.rows[n] for n in others]
+        print(f"{env:26} {scores[place, 0]:8.2f}  {random[-1]:21.2f}  {without[-1]:8.2f}  {names}")
     print(f"{'mean':26} {scores[:, 0].mean():8.3f}  {np.mean(random):21.3f}  {np.mean(without):8.3f}")
     means = ", ".join(f"{mean:.3f}" for mean in np.mean(found, 0))
     print(f"the best of the portfolio, if 1, 2, ... of it go on in the middle of a training: {means}")
@@ -187,7 +248,7 @@ def main() -> None:
         return
     source = f"benchmarks/portfolio.py, from the trainings in benchmarks/trainings/{task}"
     content = json.loads(FILE.read_text()) | {
-        task: {"source": source, "configurations": [all_values[n] for n in portfolio]}
+        task: {"source": source, "configurations": [recorded.configurations[n] for n in portfolio]}
     }
     FILE.write_text(json.dumps(content, indent=1) + "\n")
 

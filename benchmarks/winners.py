@@ -7,7 +7,7 @@ again on fresh seeds, and so is Stable-Baselines3's PPO for as many steps, with 
 where `zoo.py` has some. All are measured on the same episodes. Everything is stored in FOLDER, so the same command
 continues; several commands may train in other environments at the same time. A line has interquartile means over seeds
 and their 95% intervals by the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which are too narrow for few seeds.
-The study's portfolio is made without the recorded trainings in its own environment.
+The study's portfolio is made without its own environment, and without what others tuned there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 import rekindle
-from rekindle.benchmarks.portfolio import chosen, fits, normalized, tables
+from rekindle.benchmarks.portfolio import Recorded
 from rekindle.benchmarks.record_trainings import ENVIRONMENTS
 from rekindle.benchmarks.zoo import DEFAULTS, TUNED
 from rekindle.spaces import unflatten
@@ -62,10 +62,8 @@ def trained(
 
 def portfolio_without(name: str, task: str) -> Sequence[Mapping[str, Any]]:
     """Return the portfolio from the recorded trainings in all environments but one, the defaults first."""
-    envs, configurations, curves = tables(task)
-    scores = normalized([of_env for env, of_env in zip(envs, curves, strict=True) if env != name])
-    candidates = [n for n, values in enumerate(configurations) if fits(task, values)]
-    return [configurations[n] for n in chosen(scores, candidates)]
+    recorded = Recorded.read(task)
+    return [recorded.configurations[n] for n in recorded.portfolio(without=name)]
 
 
 def peers(
