@@ -77,7 +77,7 @@ def test_a_task_without_an_environment_repeats_only_what_it_is_asked_to() -> Non
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"repeats": 9}, "and none that is given, so 8 of 16, of which 6 are given, but --repeats is 9; take fewer"),
+        ({"repeats": 9}, "and none that is given, so 8 of 16, of which 7 are given, but --repeats is 9; take fewer"),
         ({"repeats": -1}, "repeats must be an integer of at least 0, but got -1"),
         ({"repeats": 2, "scheduler": "asha"}, "only the scheduler adaptive waits for them, and not asha; leave it out"),
         ({"repeats": 2, "seeds": 3}, "all trials have several trainings already .* leave it out"),
