@@ -81,7 +81,6 @@ OF_SIGNALS: dict[str, Any] = {
 }
 OF_CLONING = {"strength": 1.0, "steps": 0, "samples_per_update": 0}
 MEMORY = {"network_settings.memory.sequence_length": 64}
-LENGTH = ("max_steps", "keep_checkpoints", "checkpoint_interval")
 EPOCH = 4096  # steps of an epoch, unless it is given
 FIXED: dict[str, dict[str, Any]] = {  # what ML-Agents has no setting for
     "ppo": {"vf_coef": 1.0, "max_grad_norm": None, "target_kl": None, "normalize_reward": False}
@@ -115,12 +114,10 @@ def convert(
         content["env"] = {**environment, "parameters": parameters}
     elif env:
         content["env"] = env
-    steps, keep, interval = zip(
-        *([behavior_of.settings.take(path) for path in LENGTH] for behavior_of in behaviors), strict=True
-    )
-    content["env_steps"] = int(max(steps))
-    if keep[0] is not None or interval[0] is not None:
-        content["snapshots"] = _snapshots(keep[0], interval[0], int(values.get("epoch_steps", EPOCH)))
+    content["env_steps"] = int(max(part.settings.number("max_steps") for part in behaviors))
+    snapshots = [_snapshots(part.settings, int(values.get("epoch_steps", EPOCH))) for part in behaviors]
+    if snapshots[0] is not None:
+        content["snapshots"] = snapshots[0]
     outside = dict(flat({name: part or {} for name, part in whole.items() if name not in READ}))
     if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
         content["seed"] = seed
@@ -165,12 +162,12 @@ def _converted(name: str, content: dict[str, Any], path: Path) -> _Behavior:
         ValueError: a value is invalid, or the trainer has no counterpart.
     """
     trainer = content.pop("trainer_type", "ppo")
-    if trainer not in DEFAULTS:
+    if not isinstance(trainer, str) or trainer not in DEFAULTS:
         cure = "; write ppo, and set critic.central=joint of the behaviour afterwards" if trainer == "poca" else ""
         raise ValueError(
             f"only the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}{cure}"
         )
-    settings = Settings(_with_defaults(trainer, content))
+    settings = Settings(_with_defaults(trainer, content), f"{path}: behavior {name}")
     values, space = _hyperparameters(trainer, settings), load(trainer).learner.hyperparameters
     unknown = {name: value for name, value in values.items() if name not in space.flat()}
     values = {name: value for name, value in values.items() if name not in unknown}
@@ -182,7 +179,9 @@ def _converted(name: str, content: dict[str, Any], path: Path) -> _Behavior:
     if settings.have("self_play."):
         options = {option: settings.take(f"self_play.{option}") for option in SELF_PLAY}
         if options["team_change"] is None:
-            options["team_change"] = 5 * int(options["save_steps"] or 20_000)  # ML-Agents' defaults
+            options["team_change"] = 5 * int(
+                settings.number("self_play.save_steps", 20_000) or 20_000
+            )  # ML-Agents' defaults
         self_play = {"self_play.use": True} | {f"self_play.{k}": x for k, x in options.items() if x is not None}
     return _Behavior(name, trainer, content, settings, values, unknown, self_play)
 
@@ -233,15 +232,23 @@ def _behaviors(whole: Mapping[str, Any], path: Path, behavior: str | None) -> di
         raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
     if behavior is not None and behavior not in behaviors:
         raise ValueError(f"{path} has no behavior {behavior!r}{near(behavior, list(behaviors))}")
-    default = dict(flat(whole.get("default_settings") or {}))
     names = behaviors if behavior is None else [behavior]
+    for part, content in {"default_settings": whole.get("default_settings"), **behaviors}.items():
+        if not isinstance(content or {}, Mapping):
+            raise ValueError(f"{path}: {part} must hold settings by name, but got {content!r}; mend it")
+    default = dict(flat(whole.get("default_settings") or {}))
     return {name: default | dict(flat(behaviors[name] or {})) for name in names}
 
 
-def _snapshots(keep: Any, interval: Any, epoch_steps: int) -> str:
-    """Return the value of `snapshots`, with the interval in whole epochs."""
-    keep = 5 if keep is None else int(keep)  # ML-Agents' default
-    return str(keep) if interval is None else f"every:{max(1, round(int(interval) / epoch_steps))}:{keep}"
+def _snapshots(settings: Settings, epoch_steps: int) -> str | None:
+    """Return the value of `snapshots`, with the interval in whole epochs; None if none is set."""
+    keep, interval = settings.take("keep_checkpoints"), settings.take("checkpoint_interval")
+    if keep is None and interval is None:
+        return None
+    kept = int(settings.number("keep_checkpoints", 5))  # ML-Agents' default
+    if interval is None:
+        return str(kept)
+    return f"every:{max(1, round(settings.number('checkpoint_interval') / epoch_steps))}:{kept}"
 
 
 def _sees_images(trainer: str, env: str | Mapping[str, Any]) -> bool:
@@ -262,17 +269,17 @@ def _hyperparameters(trainer: str, settings: Settings) -> dict[str, Any]:
 
 
 def _rollouts_of_ppo(settings: Settings) -> dict[str, Any]:
-    size, batch = (int(settings.take(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size"))
-    steps = min(int(settings.take("time_horizon", 64)), size)
+    size, batch = (int(settings.number(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size"))
+    steps = min(int(settings.number("time_horizon", 64)), size)
     envs = max(1, size // steps)
     return {"num_steps": steps, "num_envs": envs, "num_minibatches": _divisor(steps * envs, size / batch)}
 
 
 def _memory_of_sac(settings: Settings) -> dict[str, Any]:
-    values = {name: int(settings.take(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size")}
-    starts = int(settings.take("hyperparameters.buffer_init_steps", 0, "learning_starts"))
+    values = {name: int(settings.number(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size")}
+    starts = int(settings.number("hyperparameters.buffer_init_steps", 0, "learning_starts"))
     values["learning_starts"] = max(starts, values["batch_size"])  # the first batch needs as many
-    steps = max(1, int(settings.take("hyperparameters.steps_per_update")))
+    steps = max(1, int(settings.number("hyperparameters.steps_per_update")))
     return values | {"num_envs": 1, "num_steps": steps, "num_updates": 1}
 
 
@@ -283,7 +290,7 @@ def _schedules(trainer: str, settings: Settings) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     default = settings.take("hyperparameters.learning_rate_schedule")
-    horizon = int(settings.take("max_steps"))
+    horizon = int(settings.number("max_steps"))
     for theirs, (ours, last) in SCHEDULES.items():
         path = f"hyperparameters.{theirs}_schedule"
         if trainer == "sac" and theirs != "learning_rate" and path not in settings.values:
@@ -292,7 +299,7 @@ def _schedules(trainer: str, settings: Settings) -> dict[str, Any]:
         values[f"{ours}.name"] = schedule
         if schedule != "linear":
             continue
-        first = float(settings.values.get(f"hyperparameters.{theirs}") or 0)
+        first = settings.number(f"hyperparameters.{theirs}", 0, DIRECT.get(f"hyperparameters.{theirs}"))
         if last <= first or not first:
             values[f"{ours}.horizon"] = horizon
             if last and first:
@@ -305,7 +312,7 @@ def _schedules(trainer: str, settings: Settings) -> dict[str, Any]:
 def _networks(trainer: str, settings: Settings) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if encoder := settings.take("network_settings.vis_encode_type"):
-        values["model.encoder"] = ENCODERS.get(encoder, encoder)
+        values["model.encoder"] = ENCODERS.get(str(encoder), encoder)
     goal = "model.goal_conditioning"
     if settings.take("network_settings.goal_conditioning_type", name=goal) == "hyper":
         values[goal] = "hyper"

@@ -130,7 +130,7 @@ def convert(
     if TASKS[of_file] not in ALGORITHMS or of_file not in DEFAULTS:
         names = ", ".join(sorted(name for name in DEFAULTS if TASKS[name] in ALGORITHMS))
         raise ValueError(f"{path}: {of_file} has no counterpart here; these have: {names}")
-    return _Entry(of_file, settings, env if env is not None else name).converted(f"{path}: {name}")
+    return _Entry(of_file, settings, env if env is not None else name, f"{path}: {name}").converted()
 
 
 def _entry(path: Path, whole: Mapping[str, Any], env: str | Mapping[str, Any] | None, entry: str | None) -> str:
@@ -204,20 +204,24 @@ class _Entry:
         departures: settings that became something a little different.
     """
 
-    def __init__(self, algorithm: str, settings: Mapping[str, Any], env: str | Mapping[str, Any]):
+    def __init__(self, algorithm: str, settings: Mapping[str, Any], env: str | Mapping[str, Any], location: str):
+        """Hold an entry; `location` names it in error messages."""
         self.algorithm, self.entry, self.env = algorithm, settings, env
         self.task = TASKS[algorithm]
-        self.settings = Settings(DEFAULTS[algorithm] | {"n_envs": 1} | dict(settings))
+        self.settings = Settings(DEFAULTS[algorithm] | {"n_envs": 1} | dict(settings), location)
         self.space = load(self.task).learner.hyperparameters.flat()
         self.values: dict[str, Any] = {}
         self.departures: list[str] = []
         policy = str(self.take("policy", default=""))
         self.images, self.memory, self.linear = policy.startswith("Cnn"), "Lstm" in policy, policy.startswith("Linear")
-        self.steps = int(self.take("n_timesteps", default=0))
-        self.num_envs = int(self.take("n_envs", "num_envs"))
+        self.steps = int(self.number("n_timesteps", default=0))
+        self.num_envs = int(self.number("n_envs", "num_envs"))
 
     def take(self, path: str, name: str | None = None, default: Any = None) -> Any:
         return self.settings.take(path, default, name)
+
+    def number(self, path: str, name: str | None = None, default: Any = None) -> float:
+        return self.settings.number(path, default, name)
 
     def set(self, path: str, name: str, value: Any) -> None:
         """Set the hyperparameter that a setting becomes."""
@@ -228,8 +232,8 @@ class _Entry:
         """List a setting that became something else."""
         self.departures.append(f"{path}: {self.settings.values.get(path)} ({instead})")
 
-    def converted(self, location: str) -> Converted:
-        """Return the run file; `where` names the entry in error messages."""
+    def converted(self) -> Converted:
+        """Return the run file."""
         for path, name in DIRECT.items():
             if path in self.settings.values:
                 self.set(path, name, self.take(path))
@@ -245,7 +249,7 @@ class _Entry:
         try:
             load(self.task).learner.hyperparameters.validate(values)
         except SpaceError as error:
-            raise ValueError(f"{location} has a value that {self.task} does not take: {error}") from None
+            raise ValueError(f"{self.settings.place} has a value that {self.task} does not take: {error}") from None
         content: dict[str, Any] = {"task": self.task, "env": self._environment()}
         if self.steps:
             content["env_steps"] = self.steps
@@ -264,23 +268,26 @@ class _Entry:
         if isinstance(value, str):
             shape, _, first = value.partition("_")
             if shape != "lin":
-                raise ValueError(f"{path} must be a number or a linear schedule such as lin_0.001, but got {value!r}")
-            value = float(first)
+                raise ValueError(
+                    f"{self.settings.place}: {path} must be a number or a linear schedule such as lin_0.001, but got "
+                    f"{value!r}"
+                )
+            value = self.settings.as_number(path, first)
             self.values |= {f"{schedule}.name": "linear", f"{schedule}.horizon": max(1, self.steps)}
             if f"{schedule}.final" in self.space and schedule != "lr_schedule":
                 self.values[f"{schedule}.final"] = LEAST
-        elif value is not None and value < 0:
+        elif value is not None and (value := self.settings.as_number(path, value)) < 0:
             value = None  # no clipping
-        self.values[name] = None if value is None else float(value)
+        self.values[name] = value
 
     def _learning_rate(self) -> None:
         self._number("learning_rate", "optimizer.lr", "lr_schedule")
         on_policy = "gae_lambda" in self.settings.values
         optimizer, eps = ("Adam", 1e-5 if on_policy else 1e-8)
         if self.algorithm == "qrdqn":
-            eps = 0.01 / int(self.settings.values["batch_size"])
+            eps = 0.01 / self.number("batch_size", "batch_size")
         if self.take("use_rms_prop", "optimizer.name"):
-            optimizer, eps = "RMSprop", float(self.take("rms_prop_eps", "optimizer.eps"))
+            optimizer, eps = "RMSprop", self.number("rms_prop_eps", "optimizer.eps")
         else:
             self.take("rms_prop_eps")
         optimizer = self.take("policy_kwargs.optimizer_class", "optimizer.name", optimizer)
@@ -358,7 +365,7 @@ class _Entry:
     def _deviation(self, width: int) -> None:
         """Set the initial deviation of actions."""
         on_policy, sde = "gae_lambda" in self.settings.values, bool(self.take("use_sde", "use_sde"))
-        log_std = float(self.take("policy_kwargs.log_std_init", default=0.0 if on_policy else -3.0))
+        log_std = self.number("policy_kwargs.log_std_init", default=0.0 if on_policy else -3.0)
         std = math.exp(log_std) * (math.sqrt(width) if sde else 1)  # ours is that of the action where all z are 1
         if on_policy:
             self.set("policy_kwargs.log_std_init", "model.std_init", std)
@@ -370,16 +377,15 @@ class _Entry:
             self.values["sde_sample_freq"] = every if on_policy or every != -1 else self._train_freq()
 
     def _rollouts(self) -> None:
-        steps = int(self.take("n_steps", "num_steps"))
+        steps = int(self.number("n_steps", "num_steps"))
         self.values["num_steps"] = steps
         if "ent_coef" in self.space:
             self.values["ent_coef"] = self.take("ent_coef", "ent_coef")
-            self.values["vf_coef"] = 2 * float(self.take("vf_coef", "vf_coef"))  # their value loss lacks the factor 1/2
+            self.values["vf_coef"] = 2 * self.number("vf_coef", "vf_coef")  # their value loss lacks the factor 1/2
         total = self.num_envs if self.memory else steps * self.num_envs
-        batch = self.take("batch_size", "num_minibatches")
-        if batch is not None:
+        if self.take("batch_size", "num_minibatches") is not None:
             size = steps * self.num_envs
-            wanted = max(1, size / int(batch))
+            wanted = max(1, size / int(self.number("batch_size", "num_minibatches")))
             parts = min(_divisors(total), key=lambda count: abs(math.log(count / wanted)))
             self.values["num_minibatches"] = parts
             if parts != wanted:
@@ -394,9 +400,9 @@ class _Entry:
         if isinstance(rate, str):
             self.depart("learning_rate", "constant instead")
             rate = rate.partition("_")[2]
-        self.values["lr"] = float(rate)
-        directions, top = int(self.settings.values["n_delta"]), self.take("n_top", "top_fraction")
-        self.values["top_fraction"] = 1.0 if top is None else int(top) / directions
+        self.values["lr"] = self.settings.as_number("learning_rate", rate)
+        directions = int(self.number("n_delta", "deltas"))
+        self.values["top_fraction"] = int(self.number("n_top", "top_fraction", directions)) / directions
         if self.linear:
             self.values["model.layers"] = 0
             self.depart("policy", "with biases")
@@ -411,28 +417,30 @@ class _Entry:
 
     def _train_freq(self) -> int:
         value = self.settings.values["train_freq"]
-        return int(value) if not isinstance(value, list) else int(value[0]) if value[1] == "step" else 1
+        count, unit = value if isinstance(value, list) and len(value) == 2 else (value, "step")
+        return int(self.settings.as_number("train_freq", count)) if unit == "step" else 1
 
     def _replay(self) -> None:
-        frequency, gradients = self.take("train_freq", "num_steps"), int(self.take("gradient_steps", "num_updates"))
+        frequency, gradients = self.take("train_freq", "num_steps"), int(self.number("gradient_steps", "num_updates"))
         steps = self._train_freq()
         if isinstance(frequency, list) and frequency[1] != "step":
             self.depart("train_freq", f"{steps} step instead, with one gradient step per environment step")
             gradients = -1
         updates = steps * self.num_envs if gradients < 0 else gradients
         self.values |= {"num_steps": steps, "num_updates": max(1, updates)}
-        batch, starts = int(self.take("batch_size", "batch_size")), int(self.take("learning_starts", "learning_starts"))
-        n_step = int(self.take("n_steps", "n_step"))
+        batch, starts = (int(self.number(name, name)) for name in ("batch_size", "learning_starts"))
+        n_step = int(self.number("n_steps", "n_step"))
         least = max(batch, n_step * self.num_envs)
         if starts < least:
             self.depart("learning_starts", f"{least}, which a batch needs")
         self.values |= {"batch_size": batch, "learning_starts": max(starts, least), "n_step": n_step}
         if "exploration.horizon" in self.space:
-            fraction = float(self.take("exploration_fraction", "exploration.horizon"))
+            fraction = self.number("exploration_fraction", "exploration.horizon")
             self.values["exploration.horizon"] = max(1, round(fraction * (self.steps or 1)))
         interval = self.take("target_update_interval")
+        interval = None if interval is None else int(self.number("target_update_interval"))
         if "target_interval" in self.space:  # in gradient steps, theirs in environment steps, between gradient steps
-            of_steps = max(interval // self.num_envs, 1) * updates / steps
+            of_steps = max((interval or 1) // self.num_envs, 1) * updates / steps
             self.set("target_update_interval", "target_interval", max(1, updates, round(of_steps)))
         elif interval is not None:
             self.set("target_update_interval", "target_update_interval", interval)
@@ -452,8 +460,14 @@ class _Entry:
             return
         coefficient = self.take("ent_coef", "entropy.alpha")
         learned = isinstance(coefficient, str)
-        first = coefficient.partition("_")[2] if learned else coefficient
-        self.values |= {"entropy.learn": learned, "entropy.alpha": float(first or 1.0)}
+        auto, _, first = coefficient.partition("_") if learned else ("auto", "", coefficient)
+        if auto != "auto":
+            raise ValueError(
+                f"{self.settings.place}: ent_coef must be a number or auto, such as auto_0.1, but got {coefficient!r}; "
+                "mend it"
+            )
+        alpha = self.settings.as_number("ent_coef", first or 1.0)
+        self.values |= {"entropy.learn": learned, "entropy.alpha": alpha}
         target = self.take("target_entropy")
         if target not in (None, "auto"):
             del self.settings.names["target_entropy"]  # depends on the number of actions
@@ -494,15 +508,28 @@ class _Entry:
         """Return the environment with what rl-zoo3 wraps around it."""
         spec: dict[str, Any] = dict(self.env) if isinstance(self.env, Mapping) else {"id": self.env}
         kwargs = {name.partition(".")[2]: self.take(name) for name in self.entry if name.startswith("env_kwargs.")}
-        wrappers = [*spec.get("wrappers", []), *map(_wrapper, _names(self.take("env_wrapper")))]
+        wrappers = [*spec.get("wrappers", []), *map(self._wrapper, _names(self.take("env_wrapper")))]
         if frames := self.take("frame_stack"):
-            stack = {"stack_size": int(frames), "padding_type": "zero"}
+            stack = {"stack_size": int(self.settings.as_number("frame_stack", frames)), "padding_type": "zero"}
             wrappers.append({"entry_point": "gymnasium.wrappers:FrameStackObservation", "kwargs": stack})
         if kwargs:
             spec["kwargs"] = kwargs | dict(spec.get("kwargs", {}))
         if wrappers:
             spec["wrappers"] = wrappers
         return spec if len(spec) > 1 else spec["id"]
+
+    def _wrapper(self, named: Any) -> dict[str, Any]:
+        """Return a wrapper of rl-zoo3, a dotted name with or without arguments."""
+        name, kwargs = next(iter(named.items())) if isinstance(named, Mapping) and len(named) == 1 else (named, None)
+        if not isinstance(name, str) or not isinstance(kwargs or {}, Mapping):
+            raise ValueError(
+                f"{self.settings.place}: env_wrapper must be names such as package.Wrapper, or each one with its "
+                f"arguments, but got {named!r}; mend it"
+            )
+        module, _, cls = name.rpartition(".")
+        if module.startswith("gymnasium.wrappers."):  # whose modules had other names
+            module = "gymnasium.wrappers"
+        return {"entry_point": f"{module}:{cls}"} | ({"kwargs": dict(kwargs)} if kwargs else {})
 
 
 def _divisors(number: int) -> list[int]:
@@ -511,12 +538,3 @@ def _divisors(number: int) -> list[int]:
 
 def _names(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _wrapper(named: Any) -> dict[str, Any]:
-    """Return a wrapper of rl-zoo3, a dotted name with or without arguments."""
-    [(name, kwargs)] = named.items() if isinstance(named, Mapping) else [(named, {})]
-    module, _, cls = name.rpartition(".")
-    if module.startswith("gymnasium.wrappers."):  # whose modules had other names
-        module = "gymnasium.wrappers"
-    return {"entry_point": f"{module}:{cls}"} | ({"kwargs": dict(kwargs)} if kwargs else {})

@@ -23,8 +23,9 @@ class Settings:
         names: name of the hyperparameter that each used path became; None for those that became something else.
     """
 
-    def __init__(self, values: Mapping[str, Any]):
-        self.values = values
+    def __init__(self, values: Mapping[str, Any], place: str = ""):
+        """Hold settings; `place` is where they are, for errors."""
+        self.values, self.place = values, place
         self.names: dict[str, str | None] = {}
 
     def take(self, path: str, default: Any = None, name: str | None = None) -> Any:
@@ -32,6 +33,17 @@ class Settings:
         self.names[path] = name
         value = self.values.get(path)
         return default if value is None else value
+
+    def number(self, path: str, default: Any = None, name: str | None = None) -> float:
+        """Return a setting that must be a number."""
+        return self.as_number(path, self.take(path, default, name))
+
+    def as_number(self, path: str, value: Any) -> float:
+        """Return a setting's value, or a part of it, as a number."""
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{self.place}: {path} must be a number, but got {value!r}; mend it") from None
 
     def have(self, prefix: str) -> bool:
         """Return whether any path begins with a prefix."""

@@ -210,6 +210,21 @@ def test_sections_of_older_releases_are_listed(file: Path, cli: Cli) -> None:
         ("behaviors:", "behaviours:", "an ML-Agents configuration has behaviors, but"),
         ("lambd: 0.95", "lambd: 9", "a value that ppo does not take: gae_lambda must be"),
         ("behaviors:", "behaviors: [", "must be a file of YAML"),
+        (
+            "time_horizon: 128",
+            "time_horizon: long",
+            "mlagents.yaml: behavior Pyramids: time_horizon must be a number, but got 'long'; mend it",
+        ),
+        (
+            "time_horizon: 128",
+            "self_play: {save_steps: many}",
+            "mlagents.yaml: behavior Pyramids: self_play.save_steps must be a number, but got 'many'; mend it",
+        ),
+        (
+            "  Pyramids:",
+            "  Others: 3\n  Pyramids:",
+            "mlagents.yaml: Others must hold settings by name, but got 3; mend it",
+        ),
     ],
 )
 def test_a_file_without_any_counterpart_is_refused(old: str, new: str, message: str, file: Path, cli: Cli) -> None:

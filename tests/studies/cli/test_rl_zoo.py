@@ -177,6 +177,31 @@ def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path, cli:
         ("ppo", "E-v0: {policy: M, policy_kwargs: 'dict(a=open(1))'}", (), "of literals and dict(), but got open(1)"),
         ("ppo", "E-v0: {policy: M, learning_rate: cos_1}", (), "a linear schedule such as lin_0.001, but got 'cos_1'"),
         ("ppo", "E-v0: {policy: M, policy_kwargs: 'dict(net_arch=[])'}", (), "networks have hidden layers"),
+        (
+            "ppo",
+            "E-v0: {policy: M, n_envs: many}",
+            (),
+            "ppo.yml: E-v0: n_envs must be a number, but got 'many'; mend it",
+        ),
+        (
+            "ppo",
+            "E-v0: {policy: M, learning_rate: [1]}",
+            (),
+            "E-v0: learning_rate must be a number, but got [1]; mend it",
+        ),
+        ("dqn", "E-v0: {policy: M, train_freq: often}", (), "E-v0: train_freq must be a number, but got 'often'; mend"),
+        (
+            "sac",
+            "E-v0: {policy: M, ent_coef: many}",
+            (),
+            "ent_coef must be a number or auto, such as auto_0.1, but got",
+        ),
+        (
+            "ppo",
+            "E-v0: {policy: M, env_wrapper: [3]}",
+            (),
+            "env_wrapper must be names such as package.Wrapper, or each",
+        ),
         ("ppo", "E-v0: {policy: M, gamma: 2}", (), "E-v0 has a value that ppo does not take: gamma"),
     ]
     for algorithm, text, arguments, message in cases:
