@@ -454,7 +454,10 @@ class Space(Mapping[str, "Dimension | Space"]):
             if path.startswith(name + "."):
                 raise WrongType(f"{name} must be {self._flat[name].expects}, not a group of values")
             if name.startswith(path + "."):
-                raise WrongType(f"{path} is a group of values and must be a dict, not {display(value)}")
+                raise WrongType(
+                    f"{path} is a group of values and must be a dict, not {display(value)}; or give its entries, such "
+                    f"as {name}"
+                )
         reasons = (reason for name, reason in self._absent.items() if f"{path}.".startswith(f"{name}."))
         if reason := next(reasons, ""):
             raise UnknownParameter(f"there is no hyperparameter {path!r}: {reason}")

@@ -59,6 +59,16 @@ REFUSED = {
     "simba": "that is sac with --set critic.block=simba and --set model.block=simba",
     "ippo": "that is the task behaviours, whose behaviours learn by ppo",
     "mappo": f"that is the task behaviours, whose ppo takes a central critic: {_CENTRAL}",
+    **dict.fromkeys(
+        ("maddpg", "matd3"),
+        "its central critic is not offered; use the task behaviours with --set NAME.algorithm=td3, or ppo with "
+        f"{_CENTRAL}",
+    ),
+    **dict.fromkeys(
+        ("qmix", "vdn"),
+        "sums of the agents' values are not offered; use the task behaviours with --set NAME.algorithm=dqn, or ppo "
+        f"with {_CENTRAL}",
+    ),
     "poca": "its attention over the agents that are present is not offered; use the task behaviours, whose ppo takes "
     f"a central critic: {_CENTRAL}",
 }  # reasons, by a name or what precedes its colon, in small letters without _ and -

@@ -130,9 +130,11 @@ def objective_options(texts: Sequence[str], defaults: Mapping[str, str] = DEFAUL
         if name.startswith(OF_BEHAVIOUR):
             directed = {**directed, name: MAXIMIZE}
         if not colon and name not in directed:
+            behaviours = f", as a behaviour's {OF_BEHAVIOUR}NAME has" if defaults == DEFAULT else ""
             raise BadConfig(
-                f"objective {name!r} is not one of {', '.join(directed)}, which have a direction of their own; for a "
-                f"metric that the task reports, add the direction: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
+                f"objective {name!r} is not one of {', '.join(directed)}, which have a direction of their own"
+                f"{behaviours}; for a metric that the task reports, add the direction: "
+                f"{name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
             )
         direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else directed[name]
         directions[name] = direction

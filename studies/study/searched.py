@@ -44,7 +44,8 @@ def defaults_except(space: Space, search: Sequence[str]) -> Nested:
     flat = space.flat()
     for name in search:
         if name not in flat:
-            raise SpaceError(f"search: {name!r} is not an open hyperparameter{near(name, flat)}")
+            inside = next((f"; it is a group, of which one is {one}" for one in flat if one.startswith(f"{name}.")), "")
+            raise SpaceError(f"search: {name!r} is not an open hyperparameter{inside or near(name, flat)}")
         if name not in space.unfixed():
             raise SpaceError(
                 f"search: {name} has one value here, {flat[name].expects}; leave it out, or give it a prior"

@@ -93,7 +93,8 @@ class BehavioursLearner(Learner):
         if not is_joint(env):
             raise UnsupportedSpace(
                 f"behaviours learn in an environment of several agents, such as {JOINT}mpe2:simple_spread_v3, but got "
-                f"{env.id}; name one, or use an algorithm of one agent, such as ppo"
+                f"{env.id}; name one{f' ({JOINT}{env.id}, if it is of PettingZoo)' if ':' in env.id else ''}, or use "
+                "an algorithm of one agent, such as ppo"
             )
 
     @classmethod

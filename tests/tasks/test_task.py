@@ -368,6 +368,8 @@ def test_an_unknown_task_is_answered_with_the_near_one() -> None:
         ("MaskablePPO", "ppo .* obey masks"),
         ("rainbow", "dqn with --preset rainbow"),
         ("redq", "sac with --set critic.ensemble=10"),
+        ("maddpg", "its central critic is not offered; use the task behaviours with --set NAME.algorithm=td3, or ppo"),
+        ("QMIX", "sums of the agents' values are not offered; use the task behaviours with --set NAME.algorithm=dqn"),
         ("mappo", "behaviours, whose ppo takes a central critic: --set NAME.critic.central=joint"),
         ("sb3_contrib:TQC", "such as sb3:TQC"),
     ],

@@ -467,7 +467,7 @@ def make_joint(spec: EnvSpec) -> JointEnv:
     except EnvSpecError:
         raise
     except ImportError as error:
-        raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}; install it") from error
+        raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {_why(error)}") from error
     except Exception as error:
         raise refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error, spec.kwargs) from error
     if isinstance(env, ParallelEnv):
@@ -517,6 +517,11 @@ def _maker(spec: EnvSpec, bases: tuple[type, ...]) -> Any:
     )
 
 
+def _why(error: ImportError) -> str:
+    """Return why an import failed, and what to do if it does not say so itself."""
+    return f"{error}; install it" if isinstance(error, ModuleNotFoundError) else str(error).rstrip(".")
+
+
 def _imported(module: str, name: str, spec: EnvSpec) -> Any:
     """Return the module or the attribute that an id names."""
     missing: Exception | None = None
@@ -526,10 +531,10 @@ def _imported(module: str, name: str, spec: EnvSpec) -> Any:
         except ModuleNotFoundError as error:
             # its own import may have failed: then that is the cause to name
             if not (error.name and f"{package}.{name}".startswith(error.name)):
-                raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}; install it") from error
+                raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {_why(error)}") from error
             missing = missing or error
         except ImportError as error:
-            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}; install it") from error
+            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {_why(error)}") from error
         try:
             return getattr(import_module(package), name)
         except (ModuleNotFoundError, AttributeError) as error:

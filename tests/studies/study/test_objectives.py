@@ -110,6 +110,7 @@ def test_another_aggregate_of_the_episodes_can_be_sought(sqlite_url: str) -> Non
         (["model_size", "return", "return"], "return is named again"),
         (["episode_length"], "episode_length:maximize or :minimize"),
         (["model_size:down"], "direction of an objective must be one of maximize, minimize, but got 'down'"),
+        (["wolf"], "of their own, as a behaviour's return.NAME has; for a metric .* direction: wolf:maximize or"),
         ([""], "'' is not one of return, return_median, .*, model_size, env_steps_per_second"),
     ],
 )

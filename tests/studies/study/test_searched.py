@@ -17,6 +17,10 @@ def test_hyperparameters_that_are_not_searched_have_their_defaults() -> None:
         "replay.name",
         *conditional,
     ]
+    with pytest.raises(
+        SpaceError, match=r"'optimizer' is not an open .*; it is a group, of which one is optimizer\.name"
+    ):
+        defaults_except(dqn.get_space(), ["optimizer"])
     with pytest.raises(SpaceError, match=r"'optimizer\.lrr' is not an open hyperparameter; did you mean optimizer\.lr"):
         defaults_except(dqn.get_space(), ["optimizer.lrr"])
     with pytest.raises(

@@ -546,6 +546,12 @@ def wrapped_hunt(name: str, **kwargs: Any) -> dict[str, Any]:
     ("env", "values", "error", "message"),
     [
         ("CartPole-v1", {}, UnsupportedSpace, "environment of several agents, such as pettingzoo/"),
+        (
+            "hunt_env:Hunt",
+            {},
+            UnsupportedSpace,
+            "got hunt_env:Hunt; name one .pettingzoo/hunt_env:Hunt, if it is of Petti",
+        ),
         ("CartPole-v1", {"deer.algorithm": "dqn"}, UnsupportedSpace, "environment of several agents, such as"),
         (HUNT, {"hunter.overlap": True}, UnsupportedSpace, r"hunter\.overlap must be False where agents share"),
         (HUNT, {"hunter.cloning.use": True}, UnsupportedSpace, r"hunter\.cloning\.use must be False where agents"),
