@@ -19,10 +19,13 @@ class Forbidding(gym.Env[Any, Any]):
     """Draws a mask at each step; the reward is the number of the lowest allowed value that is taken.
 
     With `broken`, the mask is empty after that many steps, in episodes whose seed is at least `late`. `told` says where
-    the mask stands: "observation", "info" or "method".
+    the mask stands: "observation", "info" or "method"; these two tell `given` instead, if anything is, "none" for None.
     """
 
-    def __init__(self, actions: str = "discrete", told: str = "observation", broken: int = 0, late: int = 0) -> None:
+    def __init__(
+        self, actions: str = "discrete", told: str = "observation", broken: int = 0, late: int = 0, given: Any = ()
+    ) -> None:
+        self.given = {"mask": None} if given == "none" else {"mask": given} if given else {}
         self.action_space, self.told, self.broken, self.late = ACTIONS[actions], told, broken, late
         self.sizes = {"discrete": [5], "rows": [3, 4], "bits": [2, 2, 2]}[actions]
         numbers = spaces.Box(-1, 1, (2,), np.float32)
@@ -42,13 +45,14 @@ class Forbidding(gym.Env[Any, Any]):
 
     def seen(self) -> tuple[Any, dict[str, Any]]:
         numbers = np.array([self.time / 10, 0.5], np.float32)
-        info = {"action_mask": self.mask.copy()} if self.told == "info" else {}
+        info = {"action_mask": self.given.get("mask", self.mask.copy())} if self.told == "info" else {}
         return ({"action_mask": self.mask.copy(), "numbers": numbers} if self.told == "observation" else numbers), info
 
-    def action_masks(self) -> np.ndarray:
+    def action_masks(self) -> Any:
         if self.told != "method":
             raise AssertionError("only told by method")
-        return self.mask.astype(bool)
+        mask: Any = self.given.get("mask", self.mask.astype(bool))
+        return mask
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

@@ -218,3 +218,32 @@ def test_masks_in_info_that_nobody_asked_for_are_pointed_out() -> None:
     )
     assert make_envs(EnvSpec("Taxi-v4", masks="info"), [0], 1).advice == ()
     assert make_envs(EnvSpec(FORBIDDING, kwargs={"told": "observation"}), [0], 1).advice == ()
+
+
+@pytest.mark.parametrize("told", ["info", "method"])
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        ([0.3, 1, 0, 0, 0], r"an action_mask has 1 where a value is allowed, else 0, but got \[0\.3, .*\]; fix it"),
+        ([2, 2, 0, 0, 2], r"an action_mask has 1 where a value is allowed, else 0, but got \[2, 2, 0, .*\]; fix it"),
+        (list("11111"), r"an action_mask has 1 where a value is allowed, else 0, but got \['1', .*\]; fix it"),
+    ],
+)
+def test_a_told_mask_of_other_numbers_is_refused(told: str, mask: Any, words: str) -> None:
+    env = FORBIDDING if told == "info" else "mask_envs:ForbiddingByMethod-v0"
+    spec = EnvSpec.of(
+        {"id": env, "kwargs": {"told": told, "given": mask}, **({"masks": "info"} if told == "info" else {})}
+    )
+    with pytest.raises(EnvSpecError, match=words):
+        make_envs(spec, [0], 1)
+
+
+def test_a_missing_mask_is_named_after_what_tells_it() -> None:
+    for told, words in {
+        "info": 'info has an action_mask after every .* missing once; add it there, or leave out "masks"',
+        "method": r"action_masks\(\) returns a mask after every reset and step, but it was missing once; fix it",
+    }.items():
+        env = FORBIDDING if told == "info" else "mask_envs:ForbiddingByMethod-v0"
+        masks = {"masks": "info"} if told == "info" else {}
+        with pytest.raises(EnvSpecError, match=words):
+            make_envs(EnvSpec.of({"id": env, "kwargs": {"told": told, "given": "none"}, **masks}), [0], 1)

@@ -241,7 +241,7 @@ def _behaviors(whole: Mapping[str, Any], path: Path, behavior: str | None) -> di
 
 
 def _snapshots(settings: Settings, epoch_steps: int) -> str | None:
-    """Return the value of `snapshots`, with the interval in whole epochs; None if none is set."""
+    """Return the value of `snapshots`, in whole epochs; None if unset."""
     keep, interval = settings.take("keep_checkpoints"), settings.take("checkpoint_interval")
     if keep is None and interval is None:
         return None

@@ -518,7 +518,7 @@ def _maker(spec: EnvSpec, bases: tuple[type, ...]) -> Any:
 
 
 def _why(error: ImportError) -> str:
-    """Return why an import failed, and what to do if it does not say so itself."""
+    """Return why an import failed, and what to do about it."""
     return f"{error}; install it" if isinstance(error, ModuleNotFoundError) else str(error).rstrip(".")
 
 

@@ -9,6 +9,7 @@ bits that may be 1, or 2n, for 0 and 1 of each bit.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from inspect import getattr_static
 from typing import Any, Self
@@ -161,6 +162,7 @@ def told_mask(mask: Any, space: Space, subject: str) -> NDArray[np.int8]:
 
     Raises:
         UnsupportedSpace: it does not fit the actions.
+        EnvSpecError: an entry is neither 0 nor 1.
     """
     if isinstance(mask, tuple):
         mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
@@ -168,8 +170,13 @@ def told_mask(mask: Any, space: Space, subject: str) -> NDArray[np.int8]:
     if isinstance(space, spaces.MultiBinary) and len(mask) == len(sizes_of_choices(space)):
         mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)
     check_mask(len(mask), space, subject)
-    allowed: NDArray[np.int8] = (mask > 0.5).astype(np.int8)
-    return allowed
+    allowed: NDArray[np.bool_] = mask == 1
+    if not (allowed | (mask == 0)).all():
+        raise EnvSpecError(
+            f"{subject}: an {MASK} has 1 where a value is allowed, else 0, but got {reprlib.repr(mask.tolist())}; "
+            "fix it"
+        )
+    return allowed.astype(np.int8)
 
 
 class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
@@ -198,10 +205,9 @@ class MaskInObservation(gym.ObservationWrapper[Any, Any, Any]):
     def _joined(self, observation: Any, info: Any) -> dict[str, Any]:
         mask = self.env.get_wrapper_attr(METHOD)() if self.method else as_dict(info, self.name).get(MASK)
         if mask is None:
-            raise EnvSpecError(
-                f"{self.name}: info has an {MASK} after every reset and step, but it was missing once; add it there, "
-                'or leave out "masks"'
-            )
+            rule = f"{METHOD}() returns a mask" if self.method else f"info has an {MASK}"
+            cure = "fix it" if self.method else 'add it there, or leave out "masks"'
+            raise EnvSpecError(f"{self.name}: {rule} after every reset and step, but it was missing once; {cure}")
         return {MASK: told_mask(mask, self.env.action_space, self.name), OBSERVATION: observation}
 
 
