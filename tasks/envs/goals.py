@@ -76,7 +76,9 @@ def _goals(spec: EnvSpec) -> Goals:
     numbers = encoder.kind == "vector" and ACHIEVED in parts
     if not numbers or not isinstance(goal, FLAT) or parts[ACHIEVED].shape != goal.shape:
         raise _refusal(
-            spec, f"needs observations of numbers with {ACHIEVED} and {DESIRED}, a Box or MultiBinary each", space
+            spec,
+            f"needs observations of numbers with {ACHIEVED} and {DESIRED}, a Box or MultiBinary each and of one shape",
+            space,
         )
     if is_pool(spec) or spec.behaviour or allows_one(spec) or any(name.startswith(KWARGS) for name in spec.parameters):
         raise _refusal(
@@ -147,6 +149,9 @@ def _checked(env: Env, name: str, spec: EnvSpec, goal: Any, steps: tuple[Array, 
         got = one_by_one(achieved, desired)
     except Exception as error:
         raise _refusal(spec, f"calls {name} with an empty info", f"one that raises {class_and_text(error)}") from error
+    if got.shape != results.shape:
+        one = np.shape(method(achieved[0], desired[0], {}))
+        raise _refusal(spec, f"needs one number of {name} for two goals", f"one that gives an array of shape {one}")
     wrong = ~np.isclose(got, results, rtol=1e-4, atol=1e-6)
     if wrong.any():
         k = int(np.argmax(wrong))

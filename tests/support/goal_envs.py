@@ -131,7 +131,24 @@ class Unlike(Point):
         return obs, 2 * reward, *rest
 
 
-for name, made, limit in (("Point-v0", Point, 12), ("Bits-v0", Bits, 6), ("Unlike-v0", Unlike, 12)):
+class Twice(Point):
+    """The function gives two numbers for a pair of goals, steps one."""
+
+    stepping = False
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.stepping = True
+        result = super().step(action)
+        self.stepping = False
+        return result
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        reward = super().compute_reward(achieved, desired, info)
+        return reward if self.stepping else np.array([reward, reward])
+
+
+limited = {"Point-v0": (Point, 12), "Bits-v0": (Bits, 6), "Unlike-v0": (Unlike, 12), "Twice-v0": (Twice, 12)}
+for name, (made, limit) in limited.items():
     if name not in gym.registry:
         gym.register(name, made, max_episode_steps=limit)
 for name, made in {"Sides-v0": Sides, "Reach-v0": Reach, "Rooms-v0": Rooms}.items():

@@ -135,13 +135,21 @@ def test_about_the_given_share_gets_another_goal() -> None:
     ("env", "message"),
     [
         ("goal_envs:Sides-v0", r"needs the method compute_reward\(achieved_goal, desired_goal, info\)"),
-        ("goal_envs:Rooms-v0", r"needs observations of numbers with achieved_goal and desired_goal"),
+        (
+            "goal_envs:Rooms-v0",
+            r"needs .* with achieved_goal and desired_goal, a Box or MultiBinary each and of one shape, but",
+        ),
+        (
+            "goal_envs:Twice-v0",
+            r"needs one number of compute_reward for two goals, but the environment has one that gives an array of "
+            r"shape \(2,\); leave replay.relabel out",
+        ),
         ("goal_envs:Unlike-v0", r"needs steps that give what compute_reward gives .* leave replay.relabel out"),
         ("Pendulum-v1", r"Pendulum-v1: replay.relabel needs observations of numbers"),
     ],
 )
 def test_environments_without_rewards_of_goals_are_refused(env: str, message: str) -> None:
-    task = SAC if env in ("goal_envs:Unlike-v0", "Pendulum-v1") else DQN
+    task = SAC if env in ("goal_envs:Twice-v0", "goal_envs:Unlike-v0", "Pendulum-v1") else DQN
     with pytest.raises(UnsupportedSpace, match=message):
         task(env).init(replay={"relabel": "future"})
 
