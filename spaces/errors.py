@@ -126,6 +126,10 @@ VALUES = {
         "poca": "in its place, ppo learns with a central critic: critic.central=joint",
         "mappo": "that is ppo with critic.central=joint, or state",
         "ippo": "that is ppo",
+        **dict.fromkeys(("maddpg", "matd3"), "in its place, td3 learns without a central critic, or ppo with one"),
+        **dict.fromkeys(
+            ("qmix", "vdn"), "in its place, dqn learns without sums of values, or ppo with a central critic"
+        ),
         **dict.fromkeys(("trpo", "pqn"), "it weights all steps alike, also those of absent agents"),
         "random": "what does not learn is a player: --player BEHAVIOUR=random",
     }

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from .choices import CLASS, Argument, Categorical, Choice, Fixed
 from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
-from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near, spelled
+from .errors import SYNONYMS, MissingParameter, SpaceError, UnknownParameter, WrongType, near, spelled
 from .priors import parse, render
 from .ranges import Curve, Fidelity, Sizes
 from .values import REQUIRED, Nested, Value, display, flatten, identity, read, unflatten
@@ -458,10 +458,12 @@ class Space(Mapping[str, "Dimension | Space"]):
                     f"{path} is a group of values and must be a dict, not {display(value)}; or give its entries, such "
                     f"as {name}"
                 )
-        reasons = (reason for name, reason in self._absent.items() if f"{path}.".startswith(f"{name}."))
-        if reason := next(reasons, ""):
+        similar, (outer, dot, leaf) = near(path, self._flat), path.rpartition(".")
+        meant = [] if similar else [outer + dot + ours for group in SYNONYMS.get(leaf, ()) for ours in group]
+        absent = (name for ours in (path, *meant) for name in self._absent if f"{ours}.".startswith(f"{name}."))
+        if reason := next((self._absent[name] for name in absent), ""):
             raise UnknownParameter(f"there is no hyperparameter {path!r}: {reason}")
-        cure = near(path, self._flat) or f"; there are {', '.join(self._beside(path))}"
+        cure = similar or f"; there are {', '.join(self._beside(path))}"
         raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
 
     def _beside(self, path: str) -> list[str]:

@@ -173,6 +173,8 @@ def test_forms_that_contradict_themselves_are_refused_and_defaults_keep_their_ui
         ("td3", "target_update_interval", "targets move with the actor, once in policy_delay gradient steps; set that"),
         ("td3", "use_sde", "its noise is added to actions, see exploration; use sac or tqc for state-dependent noise"),
         ("ddpg", "entropy.alpha", "its policy is deterministic; use sac, tqc or crossq"),
+        ("td3", "ent_coef", "its policy is deterministic; use sac, tqc or crossq"),  # names of other libraries
+        ("ddpg", "policy_noise", "its target policy has no noise; use td3"),
         ("ddpg", "target_policy_noise", "its target policy has no noise; use td3"),
         (
             "tqc",
