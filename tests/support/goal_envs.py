@@ -131,7 +131,7 @@ class Unlike(Point):
         return obs, 2 * reward, *rest
 
 
-class Twice(Point):
+class TwoRewards(Point):
     """The function gives two numbers for a pair of goals, steps one."""
 
     stepping = False
@@ -147,7 +147,7 @@ class Twice(Point):
         return reward if self.stepping else np.array([reward, reward])
 
 
-limited = {"Point-v0": (Point, 12), "Bits-v0": (Bits, 6), "Unlike-v0": (Unlike, 12), "Twice-v0": (Twice, 12)}
+limited = {"Point-v0": (Point, 12), "Bits-v0": (Bits, 6), "Unlike-v0": (Unlike, 12), "TwoRewards-v0": (TwoRewards, 12)}
 for name, (made, limit) in limited.items():
     if name not in gym.registry:
         gym.register(name, made, max_episode_steps=limit)

@@ -140,7 +140,7 @@ def test_about_the_given_share_gets_another_goal() -> None:
             r"needs .* with achieved_goal and desired_goal, a Box or MultiBinary each and of one shape, but",
         ),
         (
-            "goal_envs:Twice-v0",
+            "goal_envs:TwoRewards-v0",
             r"needs one number of compute_reward for two goals, but the environment has one that gives an array of "
             r"shape \(2,\); leave replay.relabel out",
         ),
@@ -149,7 +149,7 @@ def test_about_the_given_share_gets_another_goal() -> None:
     ],
 )
 def test_environments_without_rewards_of_goals_are_refused(env: str, message: str) -> None:
-    task = SAC if env in ("goal_envs:Twice-v0", "goal_envs:Unlike-v0", "Pendulum-v1") else DQN
+    task = SAC if env in ("goal_envs:TwoRewards-v0", "goal_envs:Unlike-v0", "Pendulum-v1") else DQN
     with pytest.raises(UnsupportedSpace, match=message):
         task(env).init(replay={"relabel": "future"})
 
