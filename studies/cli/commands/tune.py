@@ -176,6 +176,9 @@ def tune(arguments: argparse.Namespace) -> int:
         study = study_view(store, name)
         findings = [] if arguments.json else diagnose(store, name).findings
         confirmed = confirmation_view(store, name, study.trials, confirmation)
+        answered = SIZED in config.options and confirmed is not None and study.best is not None and not arguments.json
+        lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
+        config = Config.from_json(store.study(name).config, name)  # which its probe may have changed
     tables.print_labels(errors, study)
     all_failed = study.best is None or study.counts["failed"] == study.trials_total
     unconfirmed = (
@@ -188,9 +191,6 @@ def tune(arguments: argparse.Namespace) -> int:
         elif confirmed is not None and unconfirmed:
             note(errors, verdict(confirmed))
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed), status)
-    answered = SIZED in config.options and confirmed is not None and study.best is not None
-    lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
-    config = Config.from_json(store.study(name).config, name)  # which its probe may have changed
     _print_study(study, confirmed, config, store, findings)
     for line in lines:
         note(new_console(), line)

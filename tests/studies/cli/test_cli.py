@@ -137,7 +137,7 @@ def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_u
 
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, gate: gated.Gate) -> None:
-    gate.close(80)
+    gate.close(20)  # within an epoch, so that the first worker leaves a trial to the second, however late it comes
     process = start(sqlite_url, "--workers", "2")
     wait_for(lambda: len(stuck(process, gate)) == 2, process)
     victim, other = stuck(process, gate)
