@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from weakref import WeakSet
 
 import gated
 import in_memory
@@ -28,6 +29,7 @@ import psycopg
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.storage.locks.leases import StoreLease
+from rekindle.studies.storage.sql.database import Database
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers import forked
 from rekindle.tasks.checkpoint.storage import Write
@@ -153,6 +155,23 @@ def _forked_workers(compiled_kernels: None) -> Iterator[None]:
     with mock.patch.object(forked, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
         yield
     nursery.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_stores_are_not_used() -> Iterator[None]:
+    """Refuse transactions of a closed store, which would open a connection that nobody closes."""
+    closed, close, transact = WeakSet[Database](), Store.close, Database._run
+
+    def close_and_note(store: Store) -> None:
+        close(store)
+        closed.add(store.database)
+
+    def transact_while_open(database: Database, *arguments: Any) -> Any:
+        assert database not in closed, f"the store of {database.name} is closed already"
+        return transact(database, *arguments)
+
+    with mock.patch.object(Store, "close", close_and_note), mock.patch.object(Database, "_run", transact_while_open):
+        yield
 
 
 class Child:
