@@ -308,7 +308,7 @@ class Head:
 
         `out` are the linear layer's outputs, z its inputs.
         """
-        return out[..., : self.used]
+        return out if self.used == self.outputs else out[..., : self.used]  # a view takes time
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
         """Return the exploration noise, a function of step, outputs and z.
