@@ -115,13 +115,11 @@ def study_config(
     whole = config.sampling.defaults and not (is_searched_by_name or several)  # all is searched, from the defaults on
     if config.env and whole and not config.scheduling.population:
         config = _with(config, {WIDENS: True})
-    opens = whole and options["portfolio"] != "off" and not racing and config.scheduler in OPENING
-    chosen = portfolio_option(config, algorithm) if opens and not known else {}
-    if not chosen:
-        config = _with_starts(config, algorithm)
-    if opens and "known" not in config.options:
-        may_open = {OPENS: True} if WIDENS in config.options and config.trials[0] >= FEWEST else {}
-        config = _with(config, chosen | may_open)
+    opens = whole and not known and options["portfolio"] != "off" and not racing and config.scheduler in OPENING
+    portfolio = portfolio_option(config, algorithm) if opens else {}
+    config = _with(config, portfolio) if portfolio else _with_starts(config, algorithm)
+    if opens and WIDENS in config.options and "known" not in config.options and config.trials[0] >= FEWEST:
+        config = _with(config, {OPENS: True})
     config = _with(config, repeats_option(config, options["repeats"], _no_repeats(config)))
     steps = eval_steps_of(config, algorithm)
     return config if steps is None else _with(config, {EVAL_STEPS: steps})

@@ -179,9 +179,8 @@ def _converted(name: str, content: dict[str, Any], path: Path) -> _Behavior:
     if settings.have("self_play."):
         options = {option: settings.take(f"self_play.{option}") for option in SELF_PLAY}
         if options["team_change"] is None:
-            options["team_change"] = 5 * int(
-                settings.number("self_play.save_steps", 20_000) or 20_000
-            )  # ML-Agents' defaults
+            save_steps = settings.number("self_play.save_steps", 20_000) or 20_000  # both are ML-Agents' defaults
+            options["team_change"] = 5 * int(save_steps)
         self_play = {"self_play.use": True} | {f"self_play.{k}": x for k, x in options.items() if x is not None}
     return _Behavior(name, trainer, content, settings, values, unknown, self_play)
 

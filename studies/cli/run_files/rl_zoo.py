@@ -249,7 +249,7 @@ class _Entry:
         try:
             load(self.task).learner.hyperparameters.validate(values)
         except SpaceError as error:
-            raise ValueError(f"{self.settings.place} has a value that {self.task} does not take: {error}") from None
+            raise ValueError(f"{self.settings.location} has a value that {self.task} does not take: {error}") from None
         content: dict[str, Any] = {"task": self.task, "env": self._environment()}
         if self.steps:
             content["env_steps"] = self.steps
@@ -269,8 +269,8 @@ class _Entry:
             shape, _, first = value.partition("_")
             if shape != "lin":
                 raise ValueError(
-                    f"{self.settings.place}: {path} must be a number or a linear schedule such as lin_0.001, but got "
-                    f"{value!r}"
+                    f"{self.settings.location}: {path} must be a number or a linear schedule such as lin_0.001, but "
+                    f"got {value!r}"
                 )
             value = self.settings.as_number(path, first)
             self.values |= {f"{schedule}.name": "linear", f"{schedule}.horizon": max(1, self.steps)}
@@ -463,8 +463,8 @@ class _Entry:
         auto, _, first = coefficient.partition("_") if learned else ("auto", "", coefficient)
         if auto != "auto":
             raise ValueError(
-                f"{self.settings.place}: ent_coef must be a number or auto, such as auto_0.1, but got {coefficient!r}; "
-                "mend it"
+                f"{self.settings.location}: ent_coef must be a number or auto, such as auto_0.1, but got "
+                f"{coefficient!r}; mend it"
             )
         alpha = self.settings.as_number("ent_coef", first or 1.0)
         self.values |= {"entropy.learn": learned, "entropy.alpha": alpha}
@@ -523,7 +523,7 @@ class _Entry:
         name, kwargs = next(iter(named.items())) if isinstance(named, Mapping) and len(named) == 1 else (named, None)
         if not isinstance(name, str) or not isinstance(kwargs or {}, Mapping):
             raise ValueError(
-                f"{self.settings.place}: env_wrapper must be names such as package.Wrapper, or each one with its "
+                f"{self.settings.location}: env_wrapper must be names such as package.Wrapper, or each one with its "
                 f"arguments, but got {named!r}; mend it"
             )
         module, _, cls = name.rpartition(".")

@@ -20,12 +20,13 @@ class Settings:
 
     Attributes:
         values: settings by path, with the tool's defaults for absent ones.
+        location: file and entry that they are from, for errors.
         names: name of the hyperparameter that each used path became; None for those that became something else.
     """
 
-    def __init__(self, values: Mapping[str, Any], place: str = ""):
-        """Hold settings; `place` is where they are, for errors."""
-        self.values, self.place = values, place
+    def __init__(self, values: Mapping[str, Any], location: str = ""):
+        """Hold settings that are not read yet; see the attributes."""
+        self.values, self.location = values, location
         self.names: dict[str, str | None] = {}
 
     def take(self, path: str, default: Any = None, name: str | None = None) -> Any:
@@ -43,7 +44,7 @@ class Settings:
         try:
             return float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{self.place}: {path} must be a number, but got {value!r}; mend it") from None
+            raise ValueError(f"{self.location}: {path} must be a number, but got {value!r}; mend it") from None
 
     def have(self, prefix: str) -> bool:
         """Return whether any path begins with a prefix."""

@@ -131,6 +131,6 @@ class PolicyMemory(ActingMemory):
         if self.sequences is not None:
             self.sequences.remember(states)
             states[..., size:] = networks.advanced_critics(seen, states)
-        own = networks.advanced(seen, states[..., :size].contiguous())
-        states[..., :size] = own
-        return own[..., : networks.width].contiguous()
+        of_policy = networks.advanced(seen, states[..., :size].contiguous())
+        states[..., :size] = of_policy
+        return of_policy[..., : networks.width].contiguous()
