@@ -38,8 +38,8 @@ _LOOP = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 @cache
 def cosine_and_sine() -> Addresses | None:
     """Return the addresses of NumPy's loops; None if they are unusable."""
-    found = [_address(ufunc) for ufunc in (np.cos, np.sin)]
-    return (found[0], found[1]) if all(found) else None
+    addresses = [_address(ufunc) for ufunc in (np.cos, np.sin)]
+    return (addresses[0], addresses[1]) if all(addresses) else None
 
 
 def _address(ufunc: np.ufunc) -> int:
@@ -69,7 +69,7 @@ def call(typing: Any, loop: Any, x: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, number, pointer = ir.IntType(64), ir.DoubleType(), ir.IntType(8).as_pointer()
-        numbers, places = (cgutils.alloca_once(builder, kind, 2) for kind in (number, pointer))
+        numbers, places = (cgutils.alloca_once(builder, element_type, 2) for element_type in (number, pointer))
         sizes = cgutils.alloca_once(builder, word, 3)  # count of 1, and two strides
         builder.store(arguments[1], numbers)
         for k, size in enumerate((1, 8, 8)):
@@ -77,9 +77,9 @@ def call(typing: Any, loop: Any, x: Any) -> Any:
         for k in range(2):
             at = builder.bitcast(builder.gep(numbers, [word(k)]), pointer)
             builder.store(at, builder.gep(places, [word(k)]))
-        kind = ir.FunctionType(ir.VoidType(), [pointer] * 4)
-        given = [builder.bitcast(x, pointer) for x in (places, sizes, builder.gep(sizes, [word(1)]))]
-        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [*given, ir.Constant(pointer, None)])
+        loop_type = ir.FunctionType(ir.VoidType(), [pointer] * 4)
+        pointers = [builder.bitcast(x, pointer) for x in (places, sizes, builder.gep(sizes, [word(1)]))]
+        builder.call(builder.inttoptr(arguments[0], loop_type.as_pointer()), [*pointers, ir.Constant(pointer, None)])
         return builder.load(builder.gep(numbers, [word(1)]))
 
     return types.float64(types.uint64, types.float64), generate
@@ -248,14 +248,14 @@ def play(networks, noise, first, last, model, episodes, played):
     n = sizes[-1]
     out = np.empty(n, F)
     for p in range(members):
-        own = networks.vector[p]
-        w, b = weights_of(own, head_of(sizes, actor), sizes[-2], n)
-        _, std = deviations(own, networks, n)
+        vector = networks.vector[p]
+        w, b = weights_of(vector, head_of(sizes, actor), sizes[-2], n)
+        _, std = deviations(vector, networks, n)
         before = played.obs[p, first]
         for r in range(rows):
             observe(model.number, s, p * rows + r, before, r, trig)
         for t in range(first, last):
-            h = perceptron(before, own, actor, sizes, networks.activation)
+            h = perceptron(before, vector, actor, sizes, networks.activation)
             drawn, choices, numbers = noise[t, p], played.choices[p, t], played.numbers[p, t]
             after, following = played.next_obs[p, t], played.obs[p, t + 1]
             for r in range(rows):

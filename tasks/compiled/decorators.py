@@ -19,7 +19,7 @@ def kernel(*arguments: str | type, **options: Any) -> Any:
     while _arrived and _is_main():
         arrived = _arrived.pop(0)
         _handlers[arrived](arrived, None)
-    signature = numba().types.void(*[kind for argument in arguments for kind in _types(argument)])
+    signature = numba().types.void(*[numba_type for argument in arguments for numba_type in _types(argument)])
     return numba().njit(signature, cache=is_cached(), nogil=True, error_model="numpy", **options)
 
 
@@ -29,8 +29,8 @@ def _types(argument: str | type) -> tuple[Any, ...]:
         types: tuple[Any, ...] = numba().core.sigutils.normalize_signature(f"void({argument})")[0]
         return types
     fields = get_type_hints(argument, include_extras=True).values()
-    kinds = [kind for field in fields for kind in _types(getattr(field, "__metadata__", (field,))[0])]
-    return (numba().types.BaseTuple.from_types(kinds, argument),)
+    numba_types = [numba_type for field in fields for numba_type in _types(getattr(field, "__metadata__", (field,))[0])]
+    return (numba().types.BaseTuple.from_types(numba_types, argument),)
 
 
 def inner(**options: Any) -> Any:

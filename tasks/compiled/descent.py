@@ -120,13 +120,13 @@ def descend(course, data, networks, terms, slope, step):
     for p in range(len(order)):
         if not (course.first or moving[p, 0]):
             continue
-        own, g, metrics, of_all = networks.vector[p], slope.gradient[p], slope.metrics[p], experience_of(data, p)
+        vector, g, metrics, of_all = networks.vector[p], slope.gradient[p], slope.metrics[p], experience_of(data, p)
         for part in range(course.parts):
             rows = picked(of_all, order[p, part * size : (part + 1) * size], room, networks.gaussian)
-            differentiate_member(rows, own, g, networks, terms, terms.coefficients[p], metrics, scratch)
+            differentiate_member(rows, vector, g, networks, terms, terms.coefficients[p], metrics, scratch)
             clipping.factors[p, 0] = clip_member(g, clipping.limits[p, 0]) if clipping.active else ONE
             if course.stops and not metrics[2] <= F(1.5) * course.target_kl[p, 0]:
                 moving[p, 0] = False
             if not moving[p, 0]:
                 break
-            step_member(own, g, step.lr[p, 0], step.rule, p)
+            step_member(vector, g, step.lr[p, 0], step.rule, p)

@@ -68,23 +68,23 @@ def dot(a, b):
 
 
 @inner(fastmath={"contract"}, forceinline=True)
-def add_biases(h, biases, kind):
+def add_biases(h, biases, activation):
     """Add biases to rows and apply the activation, in place.
 
     The activation is chosen outside the loops: a choice in every row would take several times as long as ReLU itself.
     """
     rows, units = h.shape
-    if kind == TANH:
+    if activation == TANH:
         for r in range(rows):
             for k in range(units):
                 h[r, k] = tanh(h[r, k] + biases[k])
-    elif kind == ELU:
+    elif activation == ELU:
         for r in range(rows):
             for k in range(units):
                 x = h[r, k] + biases[k]
                 y = exp(ZERO if x > ZERO else x) - ONE
                 h[r, k] = x if x > ZERO else y
-    elif kind == SILU:
+    elif activation == SILU:
         for r in range(rows):
             for k in range(units):
                 x = h[r, k] + biases[k]
@@ -97,13 +97,13 @@ def add_biases(h, biases, kind):
 
 
 @inner(fastmath={"contract"}, forceinline=True)
-def add_biases_for_slopes(h, at, biases, kind):
+def add_biases_for_slopes(h, at, biases, activation):
     """Do the same as `add_biases`, and keep SiLU's slopes in `at`.
 
     The slopes of the other activations follow from their values in h, so `at` may then be h.
     """
     rows, units = h.shape
-    if kind == SILU:
+    if activation == SILU:
         for r in range(rows):
             for k in range(units):
                 x = h[r, k] + biases[k]
@@ -113,29 +113,29 @@ def add_biases_for_slopes(h, at, biases, kind):
                 h[r, k] = y
                 at[r, k] = sigmoid + y * (z * sigmoid)
     else:
-        add_biases(h, biases, kind)
+        add_biases(h, biases, activation)
 
 
 @inner(fastmath={"contract"}, forceinline=True)
-def through(g, h, total, kind):
+def through(g, h, total, activation):
     """Multiply rows g by the activation's slopes.
 
     Their sum is added to the total. h has the activation's values or, for SiLU, its slopes.
     """
     rows, units = g.shape
-    if kind == TANH:
+    if activation == TANH:
         for r in range(rows):
             for k in range(units):
                 x = g[r, k] * (ONE - h[r, k] * h[r, k])
                 g[r, k] = x
                 total[k] += x
-    elif kind == ELU:
+    elif activation == ELU:
         for r in range(rows):
             for k in range(units):
                 x = g[r, k] * (ONE if h[r, k] > ZERO else h[r, k] + ONE)
                 g[r, k] = x
                 total[k] += x
-    elif kind == SILU:
+    elif activation == SILU:
         for r in range(rows):
             for k in range(units):
                 x = g[r, k] * h[r, k]
@@ -171,7 +171,7 @@ def put_weights(gradient, start, weights, biases):
 
 
 @inner(fastmath={"contract"}, forceinline=True)
-def back(slopes, weights, h, at, g, d_weights, d_biases, d_hidden, kind):
+def back(slopes, weights, h, at, g, d_weights, d_biases, d_hidden, activation):
     """Propagate slopes of a layer's outputs through its inputs h.
 
     h are the results of an activation, whose slopes follow from `at`. The slopes in its inputs are filled into g. The
@@ -187,4 +187,4 @@ def back(slopes, weights, h, at, g, d_weights, d_biases, d_hidden, kind):
             for k in range(units):
                 g[r, k] += x * weights[j, k]
                 d_weights[j, k] += x * h[r, k]
-    through(g, at, d_hidden, kind)
+    through(g, at, d_hidden, activation)

@@ -114,12 +114,12 @@ def _import() -> ModuleType:
         return compiled
 
 
-def cache_folder(given: str) -> Path:
+def cache_folder(setting: str) -> Path:
     """Return the folder for machine code.
 
     Each version of the source files has a folder of its own, since numba notices changes only in a kernel's own file.
     So have versions of numba and processors: on a shared disk, two that compile at once could take each other's code.
-    `given` is the user's setting NUMBA_CACHE_DIR.
+    `setting` is that of the user, NUMBA_CACHE_DIR.
     """
     from numba.core.registry import cpu_target
 
@@ -128,7 +128,7 @@ def cache_folder(given: str) -> Path:
     content = b"".join(path.read_bytes() for path in sources) + repr(compiler).encode()
     digest = hashlib.sha256(content).hexdigest()[:16]
     caches = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
-    return Path(given or Path(caches) / "rekindle") / f"kernels-{digest}"
+    return Path(setting or Path(caches) / "rekindle") / f"kernels-{digest}"
 
 
 def _home() -> Path:
@@ -139,14 +139,14 @@ def _home() -> Path:
         return Path(os.devnull)
 
 
-def _remove_unused(own: Path) -> None:
-    """Remove machine code that was not used for long, except one's own.
+def _remove_unused(current_folder: Path) -> None:
+    """Remove machine code that was not used for long, except this version's.
 
     A folder's time of modification is that of its last use. numba compiles again what is removed while it loads.
     """
     with suppress(OSError):  # new, or not ours to change
-        os.utime(own)
-    for folder in own.parent.glob("kernels-" + 16 * "[0-9a-f]"):
+        os.utime(current_folder)
+    for folder in current_folder.parent.glob("kernels-" + 16 * "[0-9a-f]"):
         with suppress(OSError):  # removed by another process
-            if folder != own and folder.stat().st_mtime < time.time() - UNUSED:
+            if folder != current_folder and folder.stat().st_mtime < time.time() - UNUSED:
                 shutil.rmtree(folder, ignore_errors=True)

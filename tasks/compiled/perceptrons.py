@@ -50,7 +50,7 @@ def rows_of(units, first, rows, size):
 
 
 @inner(fastmath={"contract"})
-def hidden(x, vector, start, sizes, kind, units, at):
+def hidden(x, vector, start, sizes, activation, units, at):
     """Fill in a member's hidden units; return the last layer's.
 
     x are the network's inputs (B, inputs). `at` gets the values from which the activation's slopes are computed, see
@@ -64,7 +64,7 @@ def hidden(x, vector, start, sizes, kind, units, at):
         for r in range(0, rows, AT_ONCE):
             end = min(r + AT_ONCE, rows)
             multiply(before[r:end], weights, h[r:end])
-            add_biases_for_slopes(h[r:end], h_at[r:end], biases, kind)
+            add_biases_for_slopes(h[r:end], h_at[r:end], biases, activation)
         before = h
         start += (sizes[i] + 1) * outputs
         first += rows * outputs
@@ -72,20 +72,20 @@ def hidden(x, vector, start, sizes, kind, units, at):
 
 
 @inner(fastmath={"contract"})
-def perceptron(x, vector, start, sizes, kind):
+def perceptron(x, vector, start, sizes, activation):
     """Return a member's last hidden units for rows x."""
     for i in range(len(sizes) - 2):
         weights, biases = layer_at(vector, start, sizes[i], sizes[i + 1])
         h = np.empty((len(x), sizes[i + 1]), F)
         multiply(x, weights, h)
-        add_biases(h, biases, kind)
+        add_biases(h, biases, activation)
         start += (sizes[i] + 1) * sizes[i + 1]
         x = h
     return x
 
 
 @inner(fastmath={"contract"})
-def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, learn):
+def to_hidden(x, vector, gradient, start, sizes, activation, units, at, rows, slopes, learn):
     """Propagate slopes of a member's last hidden layer to earlier ones.
 
     Slopes are taken before the activation. `units` and `at` belong to `rows` rows, and x and the slopes to the first of
@@ -94,14 +94,14 @@ def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, 
     The layers are taken from last to first. Three places move backwards with them: where the layer's parameters start,
     where its units do (`first`), and where its slopes do (`place`).
     """
-    own, total = len(x), number_of_units(sizes)
-    start, first, place = head_of(sizes, start), rows * total, own * total
+    count, total = len(x), number_of_units(sizes)
+    start, first, place = head_of(sizes, start), rows * total, count * total
     for i in range(len(sizes) - 3, -1, -1):
         inputs, outputs = sizes[i], sizes[i + 1]
         start -= (inputs + 1) * outputs
-        place -= own * outputs
+        place -= count * outputs
         first -= rows * outputs
-        g = rows_of(slopes, place, own, outputs)
+        g = rows_of(slopes, place, count, outputs)
         weights, _ = layer_at(vector, start, inputs, outputs)
         to_weights, _ = layer_at(gradient, start, inputs, outputs)
         if i == 0:
@@ -110,14 +110,14 @@ def to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, 
             return
         h, h_at = rows_of(units, first - rows * inputs, rows, inputs), rows_of(at, first - rows * inputs, rows, inputs)
         if learn:
-            multiply(h[:own].T, g, to_weights)
-        to, turned = rows_of(slopes, place - own * inputs, own, inputs), np.empty((outputs, inputs), F)
+            multiply(h[:count].T, g, to_weights)
+        to, turned = rows_of(slopes, place - count * inputs, count, inputs), np.empty((outputs, inputs), F)
         transpose(weights, turned)
         to_biases = np.zeros(inputs, F)
-        for r in range(0, own, AT_ONCE):
-            end = min(r + AT_ONCE, own)
+        for r in range(0, count, AT_ONCE):
+            end = min(r + AT_ONCE, count)
             multiply(g[r:end], turned, to[r:end])
-            through(to[r:end], h_at[r:end], to_biases, kind)
+            through(to[r:end], h_at[r:end], to_biases, activation)
         if learn:
             put(to_biases, gradient, start - inputs)
 
@@ -159,12 +159,12 @@ def outputs_of(h, weights, biases, out):
 
 
 @inner()
-def forward_member(x, vector, sizes, kind, units, out):
+def forward_member(x, vector, sizes, activation, units, out):
     """Fill in a member's hidden units and outputs, (B, ...).
 
     Inputs x are (B, inputs). The activation must be one whose slopes follow from the units, which SiLU's do not.
     """
-    h = hidden(x, vector, FIRST, sizes, kind, units, units)
+    h = hidden(x, vector, FIRST, sizes, activation, units, units)
     weights, biases = layer_at(vector, head_of(sizes, FIRST), sizes[-2], sizes[-1])
     outputs_of(h, weights, biases, out)
 
@@ -176,37 +176,37 @@ def last_units(units, rows, sizes):
 
 
 @inner()
-def backward_member(g, x, vector, sizes, kind, units, rows, slopes, gradient, learn):
+def backward_member(g, x, vector, sizes, activation, units, rows, slopes, gradient, learn):
     """Propagate slopes g (B', outputs) of a member's outputs to all layers.
 
     They belong to the first of the inputs x, of `rows` rows of a `forward_member`, which filled in `units`. With
     `learn`, fill in the gradient. `policies.to_parameters` does the same for an actor-critic, by inner products alone.
     """
-    own, outputs = g.shape
+    count, outputs = g.shape
     size, total, head = sizes[-2], number_of_units(sizes), head_of(sizes, FIRST)
     weights, _ = layer_at(vector, head, size, outputs)
     to_weights, _ = layer_at(gradient, head, size, outputs)
-    h, to = rows_of(units, rows * (total - size), own, size), rows_of(slopes, own * (total - size), own, size)
+    h, to = rows_of(units, rows * (total - size), count, size), rows_of(slopes, count * (total - size), count, size)
     d_biases, d_hidden = np.zeros(outputs, F), np.zeros(size, F)
     if outputs > FEW_OUTPUTS:
         turned = np.empty((outputs, size), F)
         transpose(weights, turned)
         multiply(g, turned, to)
-        through(to, h, d_hidden, kind)
+        through(to, h, d_hidden, activation)
         if learn:
             multiply(h.T, g, to_weights)
-            for r in range(own):
+            for r in range(count):
                 for j in range(outputs):
                     d_biases[j] += g[r, j]
     else:
         d_weights = np.zeros((outputs, size), F)
-        back(g, columns_of(weights), h, h, to, d_weights, d_biases, d_hidden, kind)
+        back(g, columns_of(weights), h, h, to, d_weights, d_biases, d_hidden, activation)
         if learn:
             transpose(d_weights, to_weights)
     if learn:
         put(d_hidden, gradient, head - size)
         put(d_biases, gradient, head + size * outputs)
-    to_hidden(x[:own], vector, gradient, FIRST, sizes, kind, units, units, rows, slopes, learn)
+    to_hidden(x[:count], vector, gradient, FIRST, sizes, activation, units, units, rows, slopes, learn)
 
 
 @inner()

@@ -107,15 +107,15 @@ def value_loss(value, old, target, clip, clipping, huber):
 
 
 @inner()
-def arrays_for(sizes, rows, kind):
+def arrays_for(sizes, rows, activation):
     """Return arrays for a member's hidden units, `at` and slopes."""
     n = rows * number_of_units(sizes)
     units, slopes = np.empty(n, F), np.empty(n, F)
-    return units, np.empty(n, F) if kind == SILU else units, slopes
+    return units, np.empty(n, F) if activation == SILU else units, slopes
 
 
 @inner(fastmath={"contract"})
-def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units, at, slopes):
+def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, activation, units, at, slopes):
     """Fill in one network's gradient by its outputs' slopes (B, outputs).
 
     The network's inputs are x, its last layer's weights w (outputs, units), and its arrays those of `arrays_for`.
@@ -124,23 +124,23 @@ def to_parameters(x, head_slopes, w, vector, gradient, start, sizes, kind, units
     last, head = len(units) - rows * size, head_of(sizes, start)
     h, h_at, to = rows_of(units, last, rows, size), rows_of(at, last, rows, size), rows_of(slopes, last, rows, size)
     to_w, to_b, to_before = np.zeros((outputs, size), F), np.zeros(outputs, F), np.zeros(size, F)
-    back(head_slopes, w, h, h_at, to, to_w, to_b, to_before, kind)
+    back(head_slopes, w, h, h_at, to, to_w, to_b, to_before, activation)
     put_weights(gradient, head, to_w, to_b)
     put(to_before, gradient, head - size)
-    to_hidden(x, vector, gradient, start, sizes, kind, units, at, rows, slopes, LEARN)
+    to_hidden(x, vector, gradient, start, sizes, activation, units, at, rows, slopes, LEARN)
 
 
 @inner()
 def scratch_for(rows, networks):
     """Return arrays in which `differentiate_member` computes."""
-    n, kind = networks.actor_sizes[-1], networks.activation
+    n, activation = networks.actor_sizes[-1], networks.activation
     of_rows = np.empty((rows, n), F), np.empty((rows, 1), F)
     of_outputs = np.empty(n, F), np.empty(n, F), np.empty(n, F)
     return (
         of_rows,
         of_outputs,
-        arrays_for(networks.actor_sizes, rows, kind),
-        arrays_for(networks.critic_sizes, rows, kind),
+        arrays_for(networks.actor_sizes, rows, activation),
+        arrays_for(networks.critic_sizes, rows, activation),
     )
 
 
@@ -154,21 +154,21 @@ def first_of(scratch, rows, networks):
 
 
 @inner()
-def differentiate_member(data, own, g, networks, terms, coefficients, metrics, scratch):
+def differentiate_member(data, vector, g, networks, terms, coefficients, metrics, scratch):
     """Fill in a member's gradient g and metrics, see `differentiate`."""
     obs, actor_sizes, critic_sizes = data.obs, networks.actor_sizes, networks.critic_sizes
     rows, n = len(obs), actor_sizes[-1]
     if rows == 0:
         g[:], metrics[:] = ZERO, ZERO
         return
-    actor, critic, kind, gaussian = networks.actor, networks.critic, networks.activation, networks.gaussian
+    actor, critic, activation, gaussian = networks.actor, networks.critic, networks.activation, networks.gaussian
     share = ONE / F(rows)
     (slopes, value_slopes), (out, z, to_std), of_actor, of_critic = first_of(scratch, rows, networks)
-    h_actor = hidden(obs, own, actor, actor_sizes, kind, of_actor[0], of_actor[1])
-    h_critic = hidden(obs, own, critic, critic_sizes, kind, of_critic[0], of_critic[1])
-    wa, ba = weights_of(own, head_of(actor_sizes, actor), actor_sizes[-2], n)
-    wc, bc = weights_of(own, head_of(critic_sizes, critic), critic_sizes[-2], 1)
-    log_std, std = deviations(own, networks, n)
+    h_actor = hidden(obs, vector, actor, actor_sizes, activation, of_actor[0], of_actor[1])
+    h_critic = hidden(obs, vector, critic, critic_sizes, activation, of_critic[0], of_critic[1])
+    wa, ba = weights_of(vector, head_of(actor_sizes, actor), actor_sizes[-2], n)
+    wc, bc = weights_of(vector, head_of(critic_sizes, critic), critic_sizes[-2], 1)
+    log_std, std = deviations(vector, networks, n)
     to_std[:] = ZERO
     clip, vf, ent, clip_value = coefficients
     center, factor = standardizer(data.advantages, terms.standardized)
@@ -203,8 +203,10 @@ def differentiate_member(data, own, g, networks, terms, coefficients, metrics, s
         loss, to = value_loss(value, data.values[r], data.returns[r], clip_value, terms.clipping, terms.huber)
         sum_value += loss
         value_slopes[r, 0] = vf * to * share
-    to_parameters(obs, slopes, wa, own, g, actor, actor_sizes, kind, of_actor[0], of_actor[1], of_actor[2])
-    to_parameters(obs, value_slopes, wc, own, g, critic, critic_sizes, kind, of_critic[0], of_critic[1], of_critic[2])
+    to_parameters(obs, slopes, wa, vector, g, actor, actor_sizes, activation, of_actor[0], of_actor[1], of_actor[2])
+    to_parameters(
+        obs, value_slopes, wc, vector, g, critic, critic_sizes, activation, of_critic[0], of_critic[1], of_critic[2]
+    )
     if gaussian:
         for j in range(n):
             g[networks.log_std + j] = to_std[j] - ent
@@ -299,10 +301,10 @@ def differentiate(data, networks, terms, slope):
     size = data.obs.shape[1]
     scratch, every, room = scratch_for(size, networks), np.arange(size), room_for(size if data.weighted else 0, data)
     for p in range(len(data.obs)):
-        own, g, metrics, rows = networks.vector[p], slope.gradient[p], slope.metrics[p], experience_of(data, p)
+        vector, g, metrics, rows = networks.vector[p], slope.gradient[p], slope.metrics[p], experience_of(data, p)
         if data.weighted:
             rows = picked(rows, every, room, networks.gaussian)
-        differentiate_member(rows, own, g, networks, terms, terms.coefficients[p], metrics, scratch)
+        differentiate_member(rows, vector, g, networks, terms, terms.coefficients[p], metrics, scratch)
 
 
 @kernel("f4[:,:,::1]", PolicyNetworks, Actions, "f4[:,::1]")
@@ -313,10 +315,10 @@ def log_probs(obs, networks, actions, result):
     n = sizes[-1]
     out, z = np.empty(n, F), np.empty(n, F)
     for p in range(members):
-        own = networks.vector[p]
-        h = perceptron(obs[p], own, start, sizes, networks.activation)
-        w, b = weights_of(own, head_of(sizes, start), sizes[-2], n)
-        log_std, std = deviations(own, networks, n)
+        vector = networks.vector[p]
+        h = perceptron(obs[p], vector, start, sizes, networks.activation)
+        w, b = weights_of(vector, head_of(sizes, start), sizes[-2], n)
+        log_std, std = deviations(vector, networks, n)
         for r in range(rows):
             for j in range(n):
                 out[j] = dot(h[r], w[j]) + b[j]
@@ -333,9 +335,9 @@ def values(obs, networks, result):
     members, rows, _ = obs.shape
     start, sizes = networks.critic, networks.critic_sizes
     for p in range(members):
-        own = networks.vector[p]
-        h = perceptron(obs[p], own, start, sizes, networks.activation)
-        w, b = weights_of(own, head_of(sizes, start), sizes[-2], 1)
+        vector = networks.vector[p]
+        h = perceptron(obs[p], vector, start, sizes, networks.activation)
+        w, b = weights_of(vector, head_of(sizes, start), sizes[-2], 1)
         for r in range(rows):
             result[p, r] = dot(h[r], w[0]) + b[0]
 
@@ -370,10 +372,10 @@ def act(obs, networks, noise, actions):
     n = sizes[-1]
     out = np.empty(n, F)
     for p in range(members):
-        own = networks.vector[p]
-        w, b = weights_of(own, head_of(sizes, start), sizes[-2], n)
-        _, std = deviations(own, networks, n)
-        h = perceptron(obs[p], own, start, sizes, networks.activation)
+        vector = networks.vector[p]
+        w, b = weights_of(vector, head_of(sizes, start), sizes[-2], n)
+        _, std = deviations(vector, networks, n)
+        h = perceptron(obs[p], vector, start, sizes, networks.activation)
         drawn, choices, numbers = noise[p], actions.choices[p], actions.numbers[p]
         for r in range(rows):
             outputs(r, h, w, b, out)

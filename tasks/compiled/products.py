@@ -42,8 +42,8 @@ class Block(NamedTuple):
 
 def _features() -> str:
     """Return the processor features that numba compiles for."""
-    given = vars(numba.config)["CPU_FEATURES"]
-    return codegen.get_host_cpu_features() if given is None else given
+    features = vars(numba.config)["CPU_FEATURES"]
+    return codegen.get_host_cpu_features() if features is None else features
 
 
 def _largest() -> Block:
@@ -67,11 +67,11 @@ class _Code:
     def __init__(self, builder: ir.IRBuilder):
         self._builder = builder
 
-    def load(self, address: Any, kind: ir.Type) -> Any:
+    def load(self, address: Any, ir_type: ir.Type) -> Any:
         """Return the number or vector that begins at an address."""
-        found = self._builder.load(self._builder.inttoptr(address, kind.as_pointer()))
-        found.align = BYTES
-        return found
+        value = self._builder.load(self._builder.inttoptr(address, ir_type.as_pointer()))
+        value.align = BYTES
+        return value
 
     def store(self, address: Any, value: Any) -> None:
         """Write a number or a vector to an address."""
@@ -85,10 +85,10 @@ class _Code:
         """Return a vector of lanes of a and then b."""
         return self._builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(LANE, len(lanes)), list(lanes)))
 
-    def repeated(self, number: Any, kind: ir.VectorType) -> Any:
+    def repeated(self, number: Any, vector_type: ir.VectorType) -> Any:
         """Return a vector with the same number in every lane."""
-        nothing = ir.Constant(kind, ir.Undefined)
-        return self.picked(self._builder.insert_element(nothing, number, LANE(0)), nothing, [0] * kind.count)
+        nothing = ir.Constant(vector_type, ir.Undefined)
+        return self.picked(self._builder.insert_element(nothing, number, LANE(0)), nothing, [0] * vector_type.count)
 
     def multiply_add(self, x: Any, y: Any, total: Any) -> Any:
         """Return x y + total, rounded once if possible."""
@@ -111,7 +111,7 @@ def _filling(block: Block) -> Any:
             sums += x[:rows, k, None] * w[k, :vectors * lanes]
         out[:rows, :vectors * lanes] = sums
     """
-    kind = ir.VectorType(NUMBER, block.lanes)
+    vector_type = ir.VectorType(NUMBER, block.lanes)
     places = list(product(range(block.rows), range(block.vectors)))
     vector = WORD(BYTES * block.lanes)
 
@@ -122,12 +122,14 @@ def _filling(block: Block) -> Any:
         builder.branch(loop)
         builder.position_at_end(loop)
         k, column, row = (builder.phi(WORD) for _ in range(3))
-        sums = {place: builder.phi(kind) for place in places}
-        weights = [code.load(address, kind) for address in code.series(row, vector, block.vectors)]
+        sums = {place: builder.phi(vector_type) for place in places}
+        weights = [code.load(address, vector_type) for address in code.series(row, vector, block.vectors)]
         factors = [code.load(address, NUMBER) for address in code.series(column, x0, block.rows)]
-        factors = [code.repeated(factor, kind) for factor in factors]
+        factors = [code.repeated(factor, vector_type) for factor in factors]
         more = {(i, n): code.multiply_add(factors[i], weights[n], sums[i, n]) for i, n in places}
-        changes: list[Any] = [(sums[place], ir.Constant(kind, [0.0] * block.lanes), more[place]) for place in places]
+        changes: list[Any] = [
+            (sums[place], ir.Constant(vector_type, [0.0] * block.lanes), more[place]) for place in places
+        ]
         steps = [(k, WORD(0), WORD(1)), (column, x, x1), (row, w, w0)]
         changes += [(phi, first, builder.add(phi, step)) for phi, first, step in steps]
         for phi, first, following in changes:
@@ -244,11 +246,11 @@ def _copy(typing: Any, x: Any, out: Any) -> Any:
 @intrinsic
 def _transpose_block(typing: Any, w: Any, w0: Any, out: Any, out0: Any) -> Any:
     """Transpose LANES rows and columns, given by addresses and strides."""
-    kind = ir.VectorType(NUMBER, LANES)
+    vector_type = ir.VectorType(NUMBER, LANES)
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         code, (w, w0, out, out0) = _Code(builder), arguments
-        rows = [code.load(address, kind) for address in code.series(w, w0, LANES)]
+        rows = [code.load(address, vector_type) for address in code.series(w, w0, LANES)]
         for address, row in zip(code.series(out, out0, LANES), _transposed(code, rows), strict=True):
             code.store(address, row)
         return context.get_dummy_value()

@@ -137,7 +137,7 @@ def unfold(weights, d_biases, affine, statistics, rows, to_weights, to_affine, m
 @inner(fastmath={"contract"})
 def forward_renormed(nets, m, x, learn, memory, out):
     """Do the same as `forward` for a renormalized network."""
-    sizes, kind, rows, vector = nets.sizes, nets.activation, len(x), nets.vector[m]
+    sizes, activation, rows, vector = nets.sizes, nets.activation, len(x), nets.vector[m]
     units, standard, statistics, folded = parts_of(sizes, rows, memory)
     running, warm = nets.moments.numbers[m], nets.moments.steps[m, 0] > WARMUP
     start, at, affine_at, before = FIRST, FIRST, weights_in(sizes), x
@@ -146,20 +146,20 @@ def forward_renormed(nets, m, x, learn, memory, out):
         inputs, outputs = sizes[i], sizes[i + 1]
         weights, biases = layer_at(vector, start, inputs, outputs)
         own_weights, own_biases = layer_at(folded, start, inputs, outputs)
-        own, normal = rows_of(statistics, 4 * at, 4, inputs), rows_of(standard, rows * at, rows, inputs)
+        layer_statistics, normal = rows_of(statistics, 4 * at, 4, inputs), rows_of(standard, rows * at, rows, inputs)
         mean, variance = running[at : at + inputs], running[variances + at : variances + at + inputs]
-        measure(before, mean, variance, learn, warm, own)
-        fold(weights, biases, rows_of(vector, affine_at + 2 * at, 2, inputs), own, own_weights, own_biases)
+        measure(before, mean, variance, learn, warm, layer_statistics)
+        fold(weights, biases, rows_of(vector, affine_at + 2 * at, 2, inputs), layer_statistics, own_weights, own_biases)
         is_last = i == len(sizes) - 2
         h = rows_of(units, rows * (at + inputs - sizes[0]), 0 if is_last else rows, outputs)
         for r in range(0, rows, AT_ONCE):
             end = min(r + AT_ONCE, rows)
             for row in range(r, end):
                 for j in range(inputs):
-                    normal[row, j] = (before[row, j] - own[0, j]) * own[1, j]
+                    normal[row, j] = (before[row, j] - layer_statistics[0, j]) * layer_statistics[1, j]
             if not is_last:
                 multiply(normal[r:end], own_weights, h[r:end])
-                add_biases(h[r:end], own_biases, kind)
+                add_biases(h[r:end], own_biases, activation)
         if is_last:
             outputs_of(normal, own_weights, own_biases, out)
         before = h
@@ -183,7 +183,7 @@ def backward_renormed(nets, m, g, learn, memory, slopes):
         inputs, outputs = sizes[i], sizes[i + 1]
         at -= inputs
         own_weights, _ = layer_at(folded, start, inputs, outputs)
-        own, normal = rows_of(statistics, 4 * at, 4, inputs), rows_of(standard, rows * at, rows, inputs)
+        layer_statistics, normal = rows_of(statistics, 4 * at, 4, inputs), rows_of(standard, rows * at, rows, inputs)
         means = np.zeros((2, inputs), F)
         if learn:
             weights, _ = layer_at(vector, start, inputs, outputs)
@@ -192,7 +192,7 @@ def backward_renormed(nets, m, g, learn, memory, slopes):
             put(d_biases, gradient, start + inputs * outputs)
             affine = rows_of(vector, affine_at + 2 * at, 2, inputs)
             to_affine = rows_of(gradient, affine_at + 2 * at, 2, inputs)
-            unfold(weights, d_biases, affine, own, rows, to_weights, to_affine, means)
+            unfold(weights, d_biases, affine, layer_statistics, rows, to_weights, to_affine, means)
         if i > 0:
             first, turned = rows * (at - sizes[0]), np.empty((outputs, inputs), F)
             to, h = rows_of(slopes, first, rows, inputs), rows_of(units, first, rows, inputs)
@@ -203,7 +203,7 @@ def backward_renormed(nets, m, g, learn, memory, slopes):
                 multiply(g[r:end], turned, to[r:end])
                 for row in range(r, end):
                     for j in range(inputs):
-                        to[row, j] = (to[row, j] - means[0, j] - normal[row, j] * means[1, j]) * own[1, j]
+                        to[row, j] = (to[row, j] - means[0, j] - normal[row, j] * means[1, j]) * layer_statistics[1, j]
                 through(to[r:end], h[r:end], d_biases, nets.activation)
             g = to
             start -= (sizes[i - 1] + 1) * inputs

@@ -75,20 +75,20 @@ def copy_rows(x, out):
 
 
 @inner()
-def gather(draw, scaling, table, given, p, obs, following, action, reward, discount):
+def gather(draw, scaling, table, batch, p, obs, following, action, reward, discount):
     """Fill in member p's batch.
 
     It is the given one, else the n-step transitions that begin at the drawn rows.
     """
-    if given.active:
-        copy_rows(given.obs[p], obs)
-        copy_rows(given.next_obs[p], following)
-        copy_rows(given.action[p], action)
-        reward[:], discount[:] = given.reward[p], given.discount[p]
+    if batch.active:
+        copy_rows(batch.obs[p], obs)
+        copy_rows(batch.next_obs[p], following)
+        copy_rows(batch.action[p], action)
+        reward[:], discount[:] = batch.reward[p], batch.discount[p]
         return
     rows, inputs = draw.rows[p], table.columns[0, 1] - table.columns[0, 0]
-    batch = (obs, following, action, reward, discount)
-    n_step_rows(table.numbers[p], rows, table.gamma[p, 0], table.n_step, table.envs, table.columns, *batch)
+    arrays = (obs, following, action, reward, discount)
+    n_step_rows(table.numbers[p], rows, table.gamma[p, 0], table.n_step, table.envs, table.columns, *arrays)
     if scaling.active:
         standardize(obs[:, :inputs], scaling.mean[p], scaling.factor[p])
         standardize(following[:, :inputs], scaling.mean[p], scaling.factor[p])
@@ -113,14 +113,14 @@ def action_values(outputs, form, returns, probs, values):
 
 
 @kernel(Draw, Scaling, Transitions, GivenBatch, QNetworks, Returns, "f4", QErrors, Descent, "f4[:,::1], b1[:,::1]")
-def descend_q(draw, scaling, table, given, networks, form, limit, result, step, tau, due):
+def descend_q(draw, scaling, table, batch, networks, form, limit, result, step, tau, due):
     """Take a gradient step of deep Q-learning.
 
     `DQNLearner.losses` defines what is computed, on the n-step transitions that begin at the drawn rows. Losses of
     means are linear in errors beyond the limit. The targets move by the fractions tau (P, 1) where they are `due` (P,
     1).
     """
-    sizes, kind, m = networks.sizes, networks.activation, form.atoms
+    sizes, activation, m = networks.sizes, networks.activation, form.atoms
     count, inputs, outputs = draw.rows.shape[1], sizes[0], sizes[-1]
     x, following, action = np.empty((count, inputs), F), np.empty((count, inputs), F), np.empty((count, 1), F)
     reward, discount, choices = np.empty(count, F), np.empty(count, F), np.empty(count, np.int64)
@@ -130,10 +130,10 @@ def descend_q(draw, scaling, table, given, networks, form, limit, result, step, 
     units, spare, to_units = np.empty(room, F), np.empty(room, F), np.empty(room, F)
     for p in range(len(draw.rows)):
         theta, target, g, returns = networks.vector[p], networks.target[p], networks.gradient[p], form.returns[p]
-        gather(draw, scaling, table, given, p, x, following, action, reward, discount)
-        forward_member(following, target, sizes, kind, spare, q)
+        gather(draw, scaling, table, batch, p, x, following, action, reward, discount)
+        forward_member(following, target, sizes, activation, spare, q)
         if networks.double:
-            forward_member(following, theta, sizes, kind, spare, online)
+            forward_member(following, theta, sizes, activation, spare, online)
         for r in range(count):
             action_values(online[r] if networks.double else q[r], form, returns, probs, values)
             best = largest(values)
@@ -145,7 +145,7 @@ def descend_q(draw, scaling, table, given, networks, form, limit, result, step, 
                     targets[r, j] = reward[r] + discount[r] * q[r, best * m + j]
             else:
                 project(q[r, best * m : (best + 1) * m], returns, reward[r], discount[r], targets[r])
-        forward_member(x, theta, sizes, kind, units, q)
+        forward_member(x, theta, sizes, activation, units, q)
         for r in range(count):
             action_values(q[r], form, returns, probs, values)
             result.values[p, r] = values[largest(values)]
@@ -157,8 +157,8 @@ def descend_q(draw, scaling, table, given, networks, form, limit, result, step, 
             total = 0.0
             slopes[:] = ZERO
             for r in range(count):
-                own = slice(choices[r] * m, (choices[r] + 1) * m)
-                atoms, to = q[r, own], slopes[r, own]
+                span = slice(choices[r] * m, (choices[r] + 1) * m)
+                atoms, to = q[r, span], slopes[r, span]
                 loss, weight = ZERO, weights[r] if draw.weighted else ONE
                 if form.number == QUANTILES:
                     for i in range(m):
@@ -173,7 +173,7 @@ def descend_q(draw, scaling, table, given, networks, form, limit, result, step, 
                     to[i] *= weight / F(count)
                 total += weight * loss
             result.losses[p] = F(total / count)
-        backward_member(slopes, x, theta, sizes, kind, units, count, to_units, g, LEARN)
+        backward_member(slopes, x, theta, sizes, activation, units, count, to_units, g, LEARN)
         descend_member(theta, g, step, p)
         if due[p, 0]:
             follow_vector(target, theta, tau[p, 0])
@@ -205,7 +205,7 @@ def policy_rows(nets, p, x, learn, units, head, raw, out):
     *(HeadForm, "f4[:,:,::1], f4[:,::1], i8[:,::1], b1", Descent, Descent),
 )
 def descend_actor_critic(
-    draw, scaling, table, given, networks, actions, form, result, head, noise, alpha, subset, moves, critics, actor
+    draw, scaling, table, batch, networks, actions, form, result, head, noise, alpha, subset, moves, critics, actor
 ):
     """Take a gradient step of critics, then of their actor.
 
@@ -215,7 +215,7 @@ def descend_actor_critic(
         draw: rows of the transitions, and their weights.
         scaling: scale of observations.
         table: stored transitions.
-        given: the batch, if it is not gathered from them.
+        batch: the batch, if it is not gathered from them.
         networks: parameters and gradients.
         actions: form of the actions.
         form: form of the critics' values and losses.
@@ -259,7 +259,7 @@ def descend_actor_critic(
     targets, heard, chosen = np.empty((rows, form.kept), F), np.arange(form.heard), np.empty(rows, np.int64)
     share = ONE / F(count * per_value * form.kept) if form.kept > 0 else ONE
     for p in range(members):
-        gather(draw, scaling, table, given, p, obs, following, action, reward, discount)
+        gather(draw, scaling, table, batch, p, obs, following, action, reward, discount)
         policy_rows(networks.next_actor, p, following, CONSTANT, units, head, raw, next_out)
         if form.soft:
             sample_rows(next_out, noise[p], rows, c, spread, log_probs, probs, next_entropies)
@@ -317,8 +317,8 @@ def descend_actor_critic(
             tanh_slope_rows(to_c, c, to_out)
         theta, g = policies.vector[p], policies.gradient[p]
         if head.state_dependent:
-            own = slice(head.start, head.stop)
+            span = slice(head.start, head.stop)
             z = last_units(units, rows, pi_sizes)
-            state_dependent_slope_rows(to_out, raw, z, theta[own], head.limits[p, 0], out, to_raw, g[own])
+            state_dependent_slope_rows(to_out, raw, z, theta[span], head.limits[p, 0], out, to_raw, g[span])
         backward(policies, p, to_raw if head.state_dependent else to_out, obs, LEARN, units, to_units)
         descend_member(theta, g, actor, p)

@@ -36,7 +36,7 @@ def product(
     tile_rows: tl.constexpr,
     tile_columns: tl.constexpr,
     tile_inner: tl.constexpr,
-    kind: tl.constexpr,
+    number_type: tl.constexpr,
 ):
     """Compute a tile of one member's beta bias + alpha a b.
 
@@ -49,22 +49,22 @@ def product(
     i = ((tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)).to(tl.int64)  # offsets can exceed 2^31
     j = ((tile % tiles_across) * tile_columns + tl.arange(0, tile_columns)).to(tl.int64)
     in_rows, in_columns = (i < rows)[:, None], (j < columns)[None, :]
-    result = tl.zeros((tile_rows, tile_columns), kind)
+    result = tl.zeros((tile_rows, tile_columns), number_type)
     for start in range(0, inner, tile_inner):
         k = (start + tl.arange(0, tile_inner)).to(tl.int64)
         left = tl.load(
             a + member * a0 + i[:, None] * a1 + k[None, :] * a2, in_rows & (k < inner)[None, :], other=0.0
-        ).to(kind)
+        ).to(number_type)
         right = tl.load(
             b + member * b0 + k[:, None] * b1 + j[None, :] * b2, (k < inner)[:, None] & in_columns, other=0.0
-        ).to(kind)
-        result = tl.dot(left, right, result, input_precision="ieee", out_dtype=kind)
+        ).to(number_type)
+        result = tl.dot(left, right, result, input_precision="ieee", out_dtype=number_type)
     result = result * alpha
     if has_bias:
         added = tl.load(
             bias + member * bias0 + i[:, None] * bias1 + j[None, :] * bias2, in_rows & in_columns, other=0.0
         )
-        result += added.to(kind) * beta
+        result += added.to(number_type) * beta
     at = out + member * out0 + i[:, None] * out1 + j[None, :] * out2
     tl.store(at, result.to(out.dtype.element_ty), in_rows & in_columns)
 
@@ -81,7 +81,7 @@ def total(
     lanes: tl.constexpr,
     halvings: tl.constexpr,
     tile_inner: tl.constexpr,
-    kind: tl.constexpr,
+    number_type: tl.constexpr,
 ):
     """Sum one chunk of the middle dimension, times scale.
 
@@ -96,11 +96,11 @@ def total(
     outer = (program // across // chunks).to(tl.int64)
     first = part * chunk
     last = tl.minimum(first + chunk, reduced)
-    sums = tl.zeros((lanes, tile_inner), kind)
+    sums = tl.zeros((lanes, tile_inner), number_type)
     for start in range(first, last, lanes):
         i = start + tl.arange(0, lanes)
         at = x + (outer * reduced + i[:, None]) * inner + j[None, :]
-        sums += tl.load(at, (i < last)[:, None] & (j < inner)[None, :], other=0).to(kind)
+        sums += tl.load(at, (i < last)[:, None] & (j < inner)[None, :], other=0).to(number_type)
     for halving in tl.static_range(halvings):
         sums = tl.sum(tl.reshape(sums, (2, lanes >> (halving + 1), tile_inner)), 0)
     result = tl.reshape(sums, (tile_inner,)) * scale

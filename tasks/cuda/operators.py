@@ -79,7 +79,7 @@ def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: float, alpha: floa
             tile_rows=tile_rows,
             tile_columns=tile_columns,
             tile_inner=tile_inner,
-            kind=_kind(a),
+            number_type=_accumulator_type(a),
             **COMPILED,
         )
     return out
@@ -139,9 +139,9 @@ def _reduce(x: Tensor, dims: Dims, keepdim: bool, scale: float = 1.0) -> Tensor:
         outer, inner = math.prod(x.shape[: reduced[0]]), math.prod(x.shape[reduced[-1] + 1 :])
     else:
         x, outer, inner = x.permute(kept + reduced), math.prod(x.shape[i] for i in kept), 1
-    count, kind = x.numel() // max(1, outer * inner), x.dtype
-    x = x.float() if kind in HALVES else x
-    return _total(x.contiguous().view(outer, count, inner), scale).view(shape).to(kind)
+    count, dtype = x.numel() // max(1, outer * inner), x.dtype
+    x = x.float() if dtype in HALVES else x
+    return _total(x.contiguous().view(outer, count, inner), scale).view(shape).to(dtype)
 
 
 def _total(x: Tensor, scale: float) -> Tensor:
@@ -159,13 +159,13 @@ def _total(x: Tensor, scale: float) -> Tensor:
             lanes=lanes,
             halvings=lanes.bit_length() - 1,
             tile_inner=across,
-            kind=_kind(x),
+            number_type=_accumulator_type(x),
             **COMPILED,
         )
     return out.view(outer, inner) if chunks == 1 else _total(out, scale)
 
 
-def _kind(x: Tensor) -> object:
+def _accumulator_type(x: Tensor) -> object:
     """Return the type in which a kernel accumulates."""
     if not x.is_floating_point():
         return tl.int64
