@@ -226,9 +226,9 @@ def measure_episodes(
     particles = players.members // members
     left = np.repeat(of_members / particles, particles)  # of each member or particle
 
-    def see(*seen: np.ndarray) -> None:
+    def see(*arrays: np.ndarray) -> None:
         if on_step is not None:
-            on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in seen))
+            on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in arrays))
 
     try:
         while (due := due_episodes(lengths, left, time_limit(spec))).any():
@@ -395,12 +395,12 @@ def other_env(env: EnvSpec, other: str | Mapping[str, Any] | EnvSpec, subject: s
     spec = EnvSpec.of(whole)
     need, have = spaces_of(env), spaces_of(spec)
     forms = [(obs.kind, obs.shape) for obs in (Observations(spaces.observation, subject) for spaces in (need, have))]
-    for what, equal in (("observation", forms[0] == forms[1]), ("action", need.action == have.action)):
+    for part, equal in (("observation", forms[0] == forms[1]), ("action", need.action == have.action)):
         if not equal:
             raise UnsupportedSpace(
-                f"{subject} is evaluated in environments of the same {what} space, {getattr(need, what)}, but "
+                f"{subject} is evaluated in environments of the same {part} space, {getattr(need, part)}, but "
                 f"{spec.id} "
-                f"has {getattr(have, what)}; name another environment, or add a wrapper that makes them equal"
+                f"has {getattr(have, part)}; name another environment, or add a wrapper that makes them equal"
             )
     return spec
 

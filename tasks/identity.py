@@ -179,8 +179,8 @@ def device_of(device: str, subject: str) -> torch.device:
         ValueError: torch or this machine lacks the device.
     """
     if device == "auto":
-        here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-        return torch.device(next(name for name in here if here[name]))
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        return torch.device(next(name for name in available if available[name]))
     try:
         named = torch.device(device)
     except (RuntimeError, TypeError):

@@ -222,7 +222,7 @@ class _Probe:
             with self.untimed():
                 return act(obs)
 
-        for _, running, step in played_steps(envs, 0, untimed, due, lambda *seen: None, episode):
+        for _, running, step in played_steps(envs, 0, untimed, due, lambda *arrays: None, episode):
             self.on_step()
             if envs.faults:
                 raise Diverged(envs.faults.popitem()[1])

@@ -73,14 +73,14 @@ def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
     Raises:
         StateMismatch: another version of the task is installed.
     """
-    task = load(identity["task"])
-    if task.version != identity["version"]:
+    task_class = load(identity["task"])
+    if task_class.version != identity["version"]:
         raise StateMismatch(
             f"a task continues with the version that it began with, {identity['task']} {identity['version']}, but "
-            f"{task.version} is installed; use the Rekindle that made it"
+            f"{task_class.version} is installed; use the Rekindle that made it"
         )
-    made = task(identity["env"], seed=identity["seed"], **options)
-    return made.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
+    task = task_class(identity["env"], seed=identity["seed"], **options)
+    return task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
 
 
 @cache
@@ -88,12 +88,12 @@ def _made(maker: str, name: str) -> type[Any]:
     """Return the task class that an adapter makes of a name."""
     module, _, function = maker.partition(":")
     try:
-        made: type[Any] = getattr(importlib.import_module(f".{module.removeprefix('.tasks.')}", __package__), function)(
-            name
-        )
+        task_class: type[Any] = getattr(
+            importlib.import_module(f".{module.removeprefix('.tasks.')}", __package__), function
+        )(name)
     except ImportError as error:  # it needs an extra that is not installed
         raise ValueError(str(error)) from error
-    return made
+    return task_class
 
 
 @cache
@@ -111,13 +111,13 @@ def _in_module(path: str) -> type[Any]:
     try:
         offered = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # importing runs the module's code
-        what = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
+        problem_text = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
         lost = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         cure = "; run this in the folder that has it, or add that to PYTHONPATH" if lost else ""
         if module.endswith(".py") or "/" in module:
-            what = "it names a file, not a module"
+            problem_text = "it names a file, not a module"
             cure = f"; write {PurePath(module).stem}:{attribute}, in the folder of the file"
-        raise ValueError(f"the task {path!r} cannot be imported: {what}{cure}") from error
+        raise ValueError(f"the task {path!r} cannot be imported: {problem_text}{cure}") from error
     if not isinstance(offered, type):
         cure = "; decorate the function with @rekindle.task(...)" if callable(offered) else ""
         raise ValueError(f"a task must be a class derived from rekindle.Task, but {path} is {offered!r}{cure}")

@@ -585,8 +585,8 @@ class Resumable:
 
     def score_in(self, metrics: Metrics) -> float | None:
         """Return the objective in metrics, if measured in as many episodes."""
-        same = metrics.get(f"{self.objective}_episodes", EVALUATION_EPISODES) == self.eval_episodes
-        return metrics.get(self.objective) if same else None
+        is_comparable = metrics.get(f"{self.objective}_episodes", EVALUATION_EPISODES) == self.eval_episodes
+        return metrics.get(self.objective) if is_comparable else None
 
     def score_metrics(self, score: float, episodes: int | None = None) -> Metrics:
         """Return metrics of a measured objective, with an unusual number of episodes.

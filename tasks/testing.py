@@ -147,9 +147,11 @@ class VariantSuite:
             first_kept = copy(first)
             task.fit(2)
             metrics, history, evaluation = task.metrics, list(task.history), task.evaluate(3)
-            last, digest, same = task.state_dict(), task.digest, before == _global_random_state()
+            last, digest, random_state_kept = task.state_dict(), task.digest, before == _global_random_state()
             task.member_ref().learner.run_epoch(stop=lambda: True)  # in the middle of an epoch, more state is in use
-            _TRAINED[key] = Trained(task, first, first_kept, last, digest, metrics, history, evaluation, same)
+            _TRAINED[key] = Trained(
+                task, first, first_kept, last, digest, metrics, history, evaluation, random_state_kept
+            )
         return _TRAINED[key]
 
     def loaded(self, state: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Task:

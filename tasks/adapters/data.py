@@ -172,24 +172,24 @@ def _decoded(form: Any, arrays: Mapping[str, Tensor]) -> Any:
         return [_decoded(item, arrays) for item in form]
     if not isinstance(form, dict):
         return form
-    [(kind, content)] = form.items()
-    if kind == "dict":
+    [(tag, content)] = form.items()
+    if tag == "dict":
         return {key: _decoded(item, arrays) for key, item in content}
-    if kind == "tuple":
+    if tag == "tuple":
         return tuple(_decoded(item, arrays) for item in content)
-    if kind == "float":
+    if tag == "float":
         return float(content)
     name, *about = content
     tensor = arrays[name]
-    if kind == "torch":
+    if tag == "torch":
         return tensor.clone()
     data = tensor.numpy().tobytes()
-    if kind == "text":
+    if tag == "text":
         return data.decode("utf-8", "surrogatepass")
-    if kind in ("bytes", "bytearray"):
-        return data if kind == "bytes" else bytearray(data)
+    if tag in ("bytes", "bytearray"):
+        return data if tag == "bytes" else bytearray(data)
     array = np.frombuffer(data, dtype=np.dtype(about[0])).reshape(about[1]).copy()
-    if kind == "numpy":
+    if tag == "numpy":
         return array[()] if about[2] else array
     jax = importlib.import_module("jax")  # whoever stored its arrays had it
-    return jax.random.wrap_key_data(array, impl=about[3]) if kind == "jax_key" else jax.numpy.asarray(array)
+    return jax.random.wrap_key_data(array, impl=about[3]) if tag == "jax_key" else jax.numpy.asarray(array)

@@ -102,8 +102,8 @@ class SB3Learner(BaseLearner):
         self.task_envs = TaskVecEnv(self.envs, self.env)
         self.venv: VecEnv = self.task_envs
         if (normalize := self.values["normalize"]) != "none":
-            what = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
-            self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **what)
+            flags = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
+            self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **flags)
         options, space = dict[str, Any](), self.hyperparameters.flat()
         for name, value in self.values.items():
             if not isinstance(dimension := space[name], Argument):
@@ -218,17 +218,17 @@ class SB3Learner(BaseLearner):
         @torch.no_grad()
         def act(obs: np.ndarray) -> np.ndarray:
             nonlocal memory
-            step, seen = next(steps), obs[0]
-            options: dict[str, Any] = {"episode_start": np.full(len(seen), not step), "deterministic": deterministic}
+            step, inputs = next(steps), obs[0]
+            options: dict[str, Any] = {"episode_start": np.full(len(inputs), not step), "deterministic": deterministic}
             if self.base == "MaskablePPO":
-                options["action_masks"] = seen[:, self.masks] > 0.5
+                options["action_masks"] = inputs[:, self.masks] > 0.5
             if isinstance(self.venv, VecNormalize):
-                seen = self.venv.normalize_obs(seen)
+                inputs = self.venv.normalize_obs(inputs)
             seed = int(draw(f"sb3 {step}")[0] >> np.uint64(33))
             with nullcontext() if deterministic else self.seeded(seed):
                 if explores and not step:
-                    self.model.policy.reset_noise(len(seen))  # type: ignore[operator]  # gSDE has it
-                actions, memory = self.model.predict(seen, memory, **options)
+                    self.model.policy.reset_noise(len(inputs))  # type: ignore[operator]  # gSDE has it
+                actions, memory = self.model.predict(inputs, memory, **options)
             return np.asarray(actions)[None]
 
         return act

@@ -198,6 +198,6 @@ def model(name: str) -> type[Task]:
         "code": code,
     }
     about = {"__module__": __name__, "__doc__": f"{short} of {library.title}."}
-    made = type(f"{algorithm.__name__}Learner", (learner,), content)
+    learner_class = type(f"{algorithm.__name__}Learner", (learner,), content)
     named = short if prefix == "sb3" else name  # `__getattr__` finds it under this name
-    return type(named, (Task,), {"name": name, "learner": made, **about})
+    return type(named, (Task,), {"name": name, "learner": learner_class, **about})

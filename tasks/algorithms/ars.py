@@ -42,8 +42,8 @@ class SearchedPolicy(Stacked):
 
     def __init__(self, learner: Learner):
         """Initialize the weights, all 0 with `zero_policy`."""
-        hp, envs, where = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
-        self.distribution = distribution_for(envs.action_space, where)
+        hp, envs, subject = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
+        self.distribution = distribution_for(envs.action_space, subject)
         widths = [envs.obs_shape[0], *actor_layers(hp.model), self.distribution.outputs]
         self.network = MLP("actor", widths, hp.model.activation, last_gain=1.0)
         self.parameters = Parameters(self.network.shapes, learner.members, learner.device)
@@ -213,12 +213,13 @@ class ARSLearner(Learner):
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
         super().check_env(env)
-        where, observations = f"{cls.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
+        subject, observations = f"{cls.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
         if observations.kind != "vector":
             raise UnsupportedSpace(
-                f"{where}: its policy has no encoder, but observations of shape {observations.shape} need one; use ppo"
+                f"{subject}: its policy has no encoder, but observations of shape {observations.shape} need one; use "
+                "ppo"
             )
-        distribution_for(spaces_of(env).action, where)
+        distribution_for(spaces_of(env).action, subject)
 
     def build(self) -> None:
         hp, envs = self.hp, self.envs

@@ -60,8 +60,8 @@ def check_extras(env: EnvSpec, name: str, values: Mapping[str, Any]) -> None:
     central = extras.central != NONE
     if extras.central == OF_STATE:
         roster_of(replace(env, state=True))
-    seen = roster.behaviours if extras.central == OF_ALL else [name] if extras != Extras() else []
-    for behaviour in seen:
+    sources = roster.behaviours if extras.central == OF_ALL else [name] if extras != Extras() else []
+    for behaviour in sources:
         if Observations(roster.behaviours[behaviour].observation, behaviour).kind != "vector":
             raise UnsupportedSpace(
                 f"{name}: {IDS} and {CRITIC}.{CENTRAL} are for observations that are vectors, but those of {behaviour} "

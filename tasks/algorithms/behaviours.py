@@ -99,7 +99,7 @@ class Behaviours(Task):
             ValueError: no policy has this name.
             UnsupportedSpace: the agents or their spaces differ, or all that learn are in one team.
         """
-        own, learner, games = roster_of(self.env), self.member_ref().learner, at_least(str(self), "games", games, 1)
+        roster, learner, games = roster_of(self.env), self.member_ref().learner, at_least(str(self), "games", games, 1)
         assert isinstance(learner, BehavioursLearner)
         opponents: Any = other
         if isinstance(other, Task):
@@ -108,14 +108,19 @@ class Behaviours(Task):
                     f"{self} plays against policies of the same agents, but {other} has one policy for all; name a "
                     "task of behaviours"
                 )
-            theirs, opponents = roster_of(other.env), other.member_ref().learner
-            if (own.agents, own.behaviours, {*own.learning}) != (theirs.agents, theirs.behaviours, {*theirs.learning}):
+            other_roster, opponents = roster_of(other.env), other.member_ref().learner
+            if (roster.agents, roster.behaviours, {*roster.learning}) != (
+                other_roster.agents,
+                other_roster.behaviours,
+                {*other_roster.learning},
+            ):
                 raise UnsupportedSpace(
                     f"{self} plays against policies of the same agents with the same spaces, but {other} has "
-                    f"{', '.join(theirs.agents)} in {', '.join(theirs.learning)}; name a task of {self.env.id}"
+                    f"{', '.join(other_roster.agents)} in {', '.join(other_roster.learning)}; name a task of "
+                    f"{self.env.id}"
                 )
         else:
-            for name in own.learning:
+            for name in roster.learning:
                 check_player(self.env, name, other)
         before, learner.contest = learner.contest, learner.contest_with(opponents)
         try:
@@ -152,9 +157,9 @@ class Behaviours(Task):
                 f"{self}: observations are by agent, of {', '.join(roster.agents)}, but some are {named}; "
                 "name these agents"
             )
-        observed = {slot: b.observation for b in roster.behaviours.values() for slot in b.slots}
-        seen = tuple(
-            observation[agent] if agent in observation else blank(observed[slot])
+        observation_spaces = {slot: b.observation for b in roster.behaviours.values() for slot in b.slots}
+        observations = tuple(
+            observation[agent] if agent in observation else blank(observation_spaces[slot])
             for slot, agent in enumerate(roster.agents)
         )
         learner = acting(self.member_ref().learner)
@@ -162,6 +167,6 @@ class Behaviours(Task):
         parts = learner.envs.obs_space
         assert isinstance(parts, spaces.Dict)
         unseen = {name: blank(space) for name, space in parts.items() if name != AGENTS}  # by policies
-        return {AGENTS: seen, **unseen}, lambda action: {
+        return {AGENTS: observations, **unseen}, lambda action: {
             agent: one for agent, one in zip(roster.agents, action, strict=True) if agent in observation
         }

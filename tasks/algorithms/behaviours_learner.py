@@ -375,8 +375,8 @@ class BehavioursLearner(Learner):
         for name, learner in self.learners.items():
             learner.load_member(member, states[name])
         for name, pool in self.self_play.pools.items():
-            own = pool.member_state(member)
-            check_same_form(own, tree.get(SELF_PLAY, {}).get(name, {}), f"{self.algorithm()}: {SELF_PLAY}/{name}")
+            state = pool.member_state(member)
+            check_same_form(state, tree.get(SELF_PLAY, {}).get(name, {}), f"{self.algorithm()}: {SELF_PLAY}/{name}")
             pool.load_member(member, tree[SELF_PLAY][name])
         self.self_play.take(self.env_steps)
 
@@ -415,10 +415,10 @@ class BehavioursLearner(Learner):
 def _space(env: EnvSpec) -> Space:
     """Return the hyperparameters in an environment, nested by behaviour."""
     names = list(roster_of(env).learning)
-    if taken := [name for name in names if name in BehavioursLearner.hyperparameters]:
+    if clashes := [name for name in names if name in BehavioursLearner.hyperparameters]:
         raise EnvSpecError(
-            f"{env.id}: a behaviour has another name than hyperparameters of all, but one is {taken[0]!r}; name it in "
-            "the environment's `behaviours`"
+            f"{env.id}: a behaviour has another name than hyperparameters of all, but one is {clashes[0]!r}; name it "
+            "in the environment's `behaviours`"
         )
     choice = categorical(*ALGORITHMS, default=ALGORITHMS[0], structural=True, search=False, help=ALGORITHM_HELP)
     assert isinstance(choice, Choice)

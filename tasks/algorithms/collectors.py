@@ -71,10 +71,10 @@ class OverlappedCollector(Stacked):
         acting.memory = agent.memory
         members, num_envs, dist, device = envs.num_members, envs.num_envs, agent.policy.distribution, agent.device
         form = (members, steps, num_envs)
-        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        obs_type = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         self._last = {name: torch.zeros(form, device=device) for name in BY_TIME} | {
-            "obs": torch.zeros(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=device),
-            "next_obs": torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device),
+            "obs": torch.zeros(members, steps + 1, num_envs, *envs.obs_shape, dtype=obs_type, device=device),
+            "next_obs": torch.zeros(*form, *envs.obs_shape, dtype=obs_type, device=device),
             "actions": torch.zeros(*form, *dist.action_shape, dtype=dist.action_type, device=device),
             "log_probs": torch.zeros(members, steps * num_envs, device=device),
         }

@@ -80,12 +80,12 @@ class CompiledSteps(ReplaySteps):
         action = batch["action"].reshape(*self._rows.shape, -1).float()
         rows = (batch["obs"], batch["next_obs"], action, learner.total_reward(batch), batch["discount"])
         tick()
-        given = GivenBatch(True, *(x.contiguous().numpy() for x in rows))
+        arrays = GivenBatch(True, *(x.contiguous().numpy() for x in rows))
         lr = learner.scheduled(learner.hp.optimizer.lr)
-        self.take(draw, UNSCALED, given, lr, learner.progress.updates)
+        self.take(draw, UNSCALED, arrays, lr, learner.progress.updates)
         return dict(self.metrics()), self.errors
 
-    def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
+    def take(self, draw: Draw, scaling: Scaling, batch: GivenBatch, lr: Tensor, number: int) -> None:
         """Take a step on drawn rows, or on a given batch.
 
         Learning rates are (P, 1), and `number` is that of the step.

@@ -29,17 +29,17 @@ Around = Callable[[str, Act, Keys], Act]  # a behaviour, the function that acts 
 Opponent = Callable[[str, int, Keys], Act]  # a behaviour, a number of episodes, and random streams
 
 
-def random_actor(keys: Bits, space: gym.Space[Any], rows: int, where: str, mask: slice | None) -> Act:
+def random_actor(keys: Bits, space: gym.Space[Any], rows: int, subject: str, mask: slice | None) -> Act:
     """Return a function that plays uniformly among the allowed actions.
 
     Args:
         keys: random streams, (P,).
         space: action space of an agent.
         rows: B, rows of each member.
-        where: name of the task in error messages.
+        subject: name of the task in error messages.
         mask: columns of an action mask in observations (P, B, D).
     """
-    uniform, steps = UniformActions(keys, space, rows, where), count()
+    uniform, steps = UniformActions(keys, space, rows, subject), count()
     return lambda obs: uniform(next(steps), None if mask is None else obs[..., mask] > 0.5)
 
 
@@ -95,13 +95,13 @@ class Contest:
         credited = np.empty_like(returns)
         for side, team in enumerate(sides):
             episodes = slice(side, None, len(sides))
-            own = {slot: info[f"{RETURNS}.{agents[slot]}"][:, episodes] for slot in team}
-            credited[:, episodes] = np.mean([*own.values()], 0)
+            team_returns = {slot: info[f"{RETURNS}.{agents[slot]}"][:, episodes] for slot in team}
+            credited[:, episodes] = np.mean([*team_returns.values()], 0)
             opponents = {slot for other in sides for slot in other} - {*team}
             others = [info[f"{RETURNS}.{agents[slot]}"][:, episodes] for slot in sorted(opponents)]
             kept.setdefault(OPPONENTS, np.empty_like(returns))[:, episodes] = np.mean(others, 0)
             for name, behaviour in self.roster.behaviours.items():
-                played = [own[slot] for slot in behaviour.slots if slot in own]
+                played = [team_returns[slot] for slot in behaviour.slots if slot in team_returns]
                 if played or any(slot in other for slot in behaviour.slots for other in sides):
                     kept[f"{RETURN}.{name}"][:, episodes] = np.mean(played, 0) if played else np.nan
         if len(self.opponents) > 1:

@@ -135,14 +135,14 @@ def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[st
         ValueError: the buffer needs more than this machine's RAM.
         UnsupportedSpace: the encoder does not fit the observations, or there are no goals to relabel.
     """
-    where, obs = f"{learner.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
+    subject, obs = f"{learner.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
     size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size * needs > has:
         raise ValueError(
-            f"{where}: buffer_size ({size}) transitions of {needs:,} bytes need {size * needs / 1e9:,.0f} GB, "
+            f"{subject}: buffer_size ({size}) transitions of {needs:,} bytes need {size * needs / 1e9:,.0f} GB, "
             f"but this machine has {has / 1e9:,.0f} GB of memory; set buffer_size to {has // needs // 2} or less"
         )
-    check_encoder(values["model"], env, where)
+    check_encoder(values["model"], env, subject)
     if values["replay"]["relabel"] != "none":
         goals_of(env)

@@ -137,11 +137,11 @@ class OffPolicyLearner(Learner):
         """
         hp, envs = self.hp, self.envs
         self.mask = mask_in(envs.obs_shape)
-        where = f"{self.algorithm()} on {self.env.id}"
-        self.uniform_actions = UniformActions(self.keys("fill"), envs.action_space, hp.num_envs, where)
+        subject = f"{self.algorithm()} on {self.env.id}"
+        self.uniform_actions = UniformActions(self.keys("fill"), envs.action_space, hp.num_envs, subject)
         if self.uniform_actions.largest >= EXACT_INTEGERS:
             raise UnsupportedSpace(
-                f"{where}: actions must be below {EXACT_INTEGERS}, but the environment has {envs.action_space}"
+                f"{subject}: actions must be below {EXACT_INTEGERS}, but the environment has {envs.action_space}"
             )
         obs_type = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
@@ -191,8 +191,8 @@ class OffPolicyLearner(Learner):
         first = self.env_steps // hp.num_envs
         for position in range(first, first + hp.num_steps):
             obs, present = self.envs.obs, self.envs.present
-            seen = self.tensor(self.normalize(obs, learn=True, counted=present))
-            features = seen if self.memory is None else self.memory(seen)
+            inputs = self.tensor(self.normalize(obs, learn=True, counted=present))
+            features = inputs if self.memory is None else self.memory(inputs)
             allowed = None if self.mask is None else obs[..., self.mask] > 0.5
             actions = self.uniform_actions(position, allowed) if all_random else self.explore(features, position)
             if any_random and not all_random:
@@ -235,8 +235,8 @@ class OffPolicyLearner(Learner):
 
         @torch.inference_mode()
         def actions_for(obs: Array) -> Array:
-            seen = self.tensor(self.normalize(obs))
-            return act(seen if memory is None else memory(seen), next(steps))
+            inputs = self.tensor(self.normalize(obs))
+            return act(inputs if memory is None else memory(inputs), next(steps))
 
         return actions_for
 
@@ -291,9 +291,9 @@ class OffPolicyLearner(Learner):
         number = self.progress.updates // self.hp.resets
         parts = self.new_parts([streams.seed_of(seed, "reset", number) for seed in self.seeds])
         for name, new in parts.items():
-            own = getattr(self, name).tensors
+            tensors = getattr(self, name).tensors
             for path, tensor in new.tensors.items():
-                own[path].copy_(tensor)
+                tensors[path].copy_(tensor)
 
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
         """Return new networks, drawn from seeds, and their optimizers.

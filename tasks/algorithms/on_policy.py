@@ -139,12 +139,13 @@ def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorith
 
     With a memory, minibatches consist of whole environments, and there are at most num_envs.
     """
-    size, what = values["num_steps"] * values["num_envs"], "num_steps * num_envs"
+    size, quantity = values["num_steps"] * values["num_envs"], "num_steps * num_envs"
     if values["model"]["memory"] != "none":
-        size, what, parts = values["num_envs"], "with a memory, num_envs", min(parts, values["num_envs"])
+        size, quantity, parts = values["num_envs"], "with a memory, num_envs", min(parts, values["num_envs"])
     if size % parts:
         raise ValueError(
-            f"{algorithm}: {what} ({size}) must be divisible by {name} ({parts}); try {name}={math.gcd(size, parts)}"
+            f"{algorithm}: {quantity} ({size}) must be divisible by {name} ({parts}); try "
+            f"{name}={math.gcd(size, parts)}"
         )
 
 
@@ -153,20 +154,21 @@ def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any])
 
     State-dependent exploration is checked, too.
     """
-    where = f"{learner.algorithm()} on {env.id}"
-    check_encoder(values["model"], env, where)
-    if goal_of(values["model"], env, where) is not None and values["model"]["encoder"] not in ENCODERS:
+    subject = f"{learner.algorithm()} on {env.id}"
+    check_encoder(values["model"], env, subject)
+    if goal_of(values["model"], env, subject) is not None and values["model"]["encoder"] not in ENCODERS:
         raise UnsupportedSpace(
-            f"{where}: model.goal_conditioning makes the first layer, and so does model.encoder "
+            f"{subject}: model.goal_conditioning makes the first layer, and so does model.encoder "
             f"{values['model']['encoder']!r}; leave one of them out"
         )
-    masked = Observations(spaces_of(env).observation, where).mask is not None
+    masked = Observations(spaces_of(env).observation, subject).mask is not None
     if masked and values["model"]["goal_conditioning"] != "none":
         raise UnsupportedSpace(
-            f"{where}: model.goal_conditioning takes the whole observation, but a part is an action mask; leave it out"
+            f"{subject}: model.goal_conditioning takes the whole observation, but a part is an action mask; leave it "
+            "out"
         )
     if values["use_sde"]:
-        state_dependent(spaces_of(env).action, 1, where)
+        state_dependent(spaces_of(env).action, 1, subject)
 
 
 def units(learner: type[Learner], env: EnvSpec) -> tuple[str, ...]:
@@ -196,10 +198,12 @@ def make_agent(learner: Learner) -> Agent:
 
     The learner must have the hyperparameters of `on_policy_space`.
     """
-    hp, envs, where = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
+    hp, envs, subject = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
     build = actor_critic if hp.model.memory == "none" else RecurrentActorCritic
-    goal = goal_of(vars(hp.model), learner.env, where)
-    policy = build(envs.obs_shape, envs.action_space, hp.model, learner.seeds, where, learner.device, hp.use_sde, goal)
+    goal = goal_of(vars(hp.model), learner.env, subject)
+    policy = build(
+        envs.obs_shape, envs.action_space, hp.model, learner.seeds, subject, learner.device, hp.use_sde, goal
+    )
     dist, parameters = policy.distribution, policy.parameters
 
     def noise(keys: Keys, num_envs: int, steps: int) -> Noise:

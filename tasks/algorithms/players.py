@@ -143,12 +143,14 @@ def _fitting(env: EnvSpec, name: str, source: NamedPolicy, subject: str, text: s
         env_steps = source.epochs * whole["epoch_steps"] * len(roster_of(spec).behaviours[name].slots)
         task, spec, extras = load(whole[name][ALGORITHM]), replace(spec, behaviour=name), extras_of(whole[name])
         values = algorithm_values(whole[name])
-    own, theirs = (spaces_of(replace(x, players={}, opponents=())) for x in (replace(env, behaviour=name), spec))
-    for what in ("observation", "action"):
-        if getattr(own, what) != getattr(theirs, what):
+    env_spaces, policy_spaces = (
+        spaces_of(replace(x, players={}, opponents=())) for x in (replace(env, behaviour=name), spec)
+    )
+    for part in ("observation", "action"):
+        if getattr(env_spaces, part) != getattr(policy_spaces, part):
             raise UnsupportedSpace(
-                f"{subject} has the behaviour's {what} space, {getattr(own, what)}, but that of {text} is "
-                f"{getattr(theirs, what)}; name a policy that was trained for it"
+                f"{subject} has the behaviour's {part} space, {getattr(env_spaces, part)}, but that of {text} is "
+                f"{getattr(policy_spaces, part)}; name a policy that was trained for it"
             )
     complete = task.learner.space_in(spec).validate(values)
     if "num_particles" in complete:
@@ -194,5 +196,5 @@ def frozen(
 ) -> Learner:
     """Return a learner that only acts, without room for transitions."""
     small = {"num_envs": view.num_envs, "buffer_size": view.num_envs, "stats_window_size": None}
-    own = [{**member, **{name: x for name, x in small.items() if name in member}} for member in values]
-    return learner(view.spec, seeds, own, device, envs=view)
+    acting_values = [{**member, **{name: x for name, x in small.items() if name in member}} for member in values]
+    return learner(view.spec, seeds, acting_values, device, envs=view)

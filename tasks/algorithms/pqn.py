@@ -236,8 +236,8 @@ class PQNLearner(Learner):
         The batch is (P, B, ...).
         """
         q, best = self.agent.policy(batch)
-        taken, weights = q.gather(-1, batch["actions"].unsqueeze(-1)).squeeze(-1), batch.get("weights")
-        losses = 0.5 * average((taken - batch["returns"]).square(), weights)
+        chosen_q, weights = q.gather(-1, batch["actions"].unsqueeze(-1)).squeeze(-1), batch.get("weights")
+        losses = 0.5 * average((chosen_q - batch["returns"]).square(), weights)
         return losses, {"q": average(best.detach(), weights)}
 
     @property

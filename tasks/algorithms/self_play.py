@@ -176,10 +176,10 @@ class SelfPlay:
                 self._save(member, self.due_slot())
             self.saved += 1
         if changed or after * others // hp.swap_steps > before * others // hp.swap_steps:
-            which, uniform = streams.uniform(self.keys[:, None], np.arange(2) + 2 * after).T
+            chance, uniform = streams.uniform(self.keys[:, None], np.arange(2) + 2 * after).T
             drawn = (uniform * min(self.saved, hp.window)).astype(np.int64)
-            latest = which < hp.play_against_latest_model_ratio
-            initial = ~latest & (which < hp.play_against_latest_model_ratio + hp.initial_ratio)
+            latest = chance < hp.play_against_latest_model_ratio
+            initial = ~latest & (chance < hp.play_against_latest_model_ratio + hp.initial_ratio)
             for member, opponent in enumerate(np.where(latest, hp.window, np.where(initial, 0, drawn)).tolist()):
                 self._play(member, opponent)
 

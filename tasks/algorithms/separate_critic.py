@@ -48,16 +48,16 @@ def own_schedule_space() -> Space:
 
     It extends `schedule_space` by "policy", which follows the policy's schedule.
     """
-    own = schedule_space().flat()
-    name = own["name"]
+    dimensions = schedule_space().flat()
+    name = dimensions["name"]
     assert isinstance(name, Choice)
     values = tuple(map(str, name.values))
-    own |= {
+    dimensions |= {
         "name": replace(name, values=(FOLLOW, *values), default=FOLLOW, when={"critic.name": "separate"}),
-        "final": replace(own["final"], search=False),
-        "warmup": replace(own["warmup"], when={"name": values}),
+        "final": replace(dimensions["final"], search=False),
+        "warmup": replace(dimensions["warmup"], when={"name": values}),
     }
-    return Space(**own)
+    return Space(**dimensions)
 
 
 def check_critic(values: Mapping[str, Any], algorithm: str) -> None:
@@ -96,7 +96,7 @@ class SeparateCritic:
         self.plan = hp.lr_schedule if hp.critic.lr_schedule.name == FOLLOW else hp.critic.lr_schedule
         parameters = agent.policy.parameters
         self.optimizer = adam(parameters.vector)
-        self.own = network_mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
+        self.critic_mask = network_mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
 
     def fit(self, rollout: Rollout, env_steps: int, iteration: int) -> dict[str, Tensor]:
         """Fit the critic to a rollout's returns.
@@ -116,7 +116,7 @@ class SeparateCritic:
         for minibatch in agent.minibatches(batch, self.keys, iteration, hp.update_epochs, hp.num_minibatches):
             _, values = agent.policy(minibatch)
             losses = 0.5 * CRITIC_LOSSES[self.hp.critic_loss](values - minibatch["returns"]).mean(1)
-            gradient = agent.policy.parameters.gradient(losses).mul_(self.own)
+            gradient = agent.policy.parameters.gradient(losses).mul_(self.critic_mask)
             step = self.optimizer.descend(gradient, lr, hp.max_grad_norm)
         return {"value_loss": losses.detach(), "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 

@@ -155,8 +155,8 @@ class SVPGLearner(Learner):
         Gradients are (P * n, D); the critics' parts are left alone.
         """
         if self.num_particles > 1:
-            own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
-            gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
+            parts = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
+            gradients[:, self.columns] = stein_gradient(self.policies(), parts, self.temperature()).flatten(0, 1)
         return gradients
 
     def policies(self) -> Tensor:

@@ -59,22 +59,22 @@ class Blobs(Mapping[str, bytes]):
     Blobs that were packed before are only created again if they are read.
     """
 
-    def __init__(self, made: dict[str, bytes], packed: dict[str, Tensor]):
-        self.made, self.known = made, packed
+    def __init__(self, created: dict[str, bytes], packed: dict[str, Tensor]):
+        self.created, self.packed = created, packed
 
     def __getitem__(self, name: str) -> bytes:
-        if name in self.made:
-            return self.made[name]
-        data = chunk_bytes(self.known[name])
+        if name in self.created:
+            return self.created[name]
+        data = chunk_bytes(self.packed[name])
         if hashlib.sha256(data).hexdigest() != name:
             raise StateMismatch(f"blob {name[:12]} must be read before training continues, but its rows have changed")
         return data
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self.made, **self.known})
+        return iter({**self.created, **self.packed})
 
     def __len__(self) -> int:
-        return len(self.made.keys() | self.known.keys())
+        return len(self.created.keys() | self.packed.keys())
 
 
 def chunk_bytes(part: Tensor) -> bytes:

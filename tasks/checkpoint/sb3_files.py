@@ -66,7 +66,7 @@ class _Model:
 
     def __init__(self, path: Path, data: Mapping[str, Any], weights: dict[str, Tensor]):
         self.path, self.data, self.weights = path, data, weights
-        self.taken: set[str] = set()  # names of weights
+        self.used_names: set[str] = set()  # names of weights
         kwargs = data.get("policy_kwargs")
         self.kwargs: Mapping[str, Any] = kwargs if isinstance(kwargs, Mapping) else {}
 
@@ -85,7 +85,7 @@ class _Model:
         return weight, bias
 
     def take(self, name: str) -> Tensor:
-        self.taken.add(name)
+        self.used_names.add(name)
         return self.weights[name]
 
     def check_whole(self) -> None:
@@ -93,7 +93,7 @@ class _Model:
 
         Without it they would act differently.
         """
-        left = [name for name in self.weights if name not in self.taken and not name.startswith(COPIES)]
+        left = [name for name in self.weights if name not in self.used_names and not name.startswith(COPIES)]
         if left:
             raise self.refuse(NETWORKS, f"{left[0]} too")
 
@@ -324,7 +324,7 @@ def _renormalized(model: _Model, prefix: str, network: str) -> tuple[list[Layer]
     matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.ra_mean", name) for name in model.weights)
     parameters: dict[str, Tensor] = {}
     for number, index in enumerate(sorted(int(match[1]) for match in matches if match)):
-        model.taken.add(f"{prefix}.{index}.steps")
+        model.used_names.add(f"{prefix}.{index}.steps")
         for theirs, ours in names.items():
             parameters[f"{network}.{number}.{ours}"] = model.take(f"{prefix}.{index}.{theirs}").unsqueeze(0)
     return model.layers(prefix), parameters

@@ -44,10 +44,10 @@ class Predictor:
         Raises:
             UnsupportedSpace: the learner does not act in an environment.
         """
-        self.ref, self.where, self.learner = MemberRef(learner, member), subject, answering(learner)
+        self.ref, self.subject, self.learner = MemberRef(learner, member), subject, answering(learner)
         spaces, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(spaces.observation, env), Actions(spaces.action, env)
-        self.space, self.made = spaces.observation, 0
+        self.space, self.actor_count = spaces.observation, 0
         self._kind: tuple[int, bool] | None = None
         self._act: Callable[[Array], Array] = lambda obs: obs
         self._memory: Any = None
@@ -78,8 +78,8 @@ class Predictor:
     def _begin(self, number: int, deterministic: bool) -> None:
         """Create the acting function for this many observations at once."""
         learner = self.learner
-        self.made += 1  # each acting function gets new random streams
-        keys = partial(streams.keys, learner.seeds, "predict", self.made)
+        self.actor_count += 1  # each acting function gets new random streams
+        keys = partial(streams.keys, learner.seeds, "predict", self.actor_count)
         self._memory = learner.acting_memory(number)
         self._act = learner.actor(number, deterministic, keys, self._memory)
         self._kind = number, deterministic
@@ -116,7 +116,7 @@ class Predictor:
 
     def _unfit(self, got: str) -> ValueError:
         return ValueError(
-            f"{self.where}: an observation must have the form of {self.space}, or a batch one more axis in front, "
+            f"{self.subject}: an observation must have the form of {self.space}, or a batch one more axis in front, "
             f"but got {got}"
         )
 
@@ -129,7 +129,7 @@ class Predictor:
         before = np.zeros(shape, np.float32) if state is None else np.array(state, np.float32)
         if before.shape != shape:
             raise ValueError(
-                f"{self.where}: the state must be the one that predict returned, of shape {shape} here, but got the "
+                f"{self.subject}: the state must be the one that predict returned, of shape {shape} here, but got the "
                 f"shape {before.shape}"
             )
         if episode_start is not None:

@@ -124,7 +124,7 @@ class HindsightReplay(ReplayBuffer):
             rows: first transitions of the returns, (P, B).
             number: number of the draw.
         """
-        chance, which = self.relabel_draws(number).swapaxes(0, 1)
+        chance, place = self.relabel_draws(number).swapaxes(0, 1)
         chosen = chance < self.ratio
         slot, env, newest = rows // self.num_envs, rows % self.num_envs, self.steps - 1
         index = np.arange(self.members)[:, None], slot, env
@@ -133,7 +133,7 @@ class HindsightReplay(ReplayBuffer):
         first = {"future": step, "final": last, "episode": np.maximum(self._begins[index], self.steps - self.size)}[
             self.strategy
         ]
-        source = first + (which * (last - first + 1)).astype(np.int64)
+        source = first + (place * (last - first + 1)).astype(np.int64)
         goals = self.numbers[index[0], source % self.slots, env][..., self._achieved]  # (P, B, G)
 
         def relabel(numbers: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -115,10 +115,10 @@ class ReplayBuffer:
         Every field is (P, N, ...).
         """
         slot = self.steps % self.slots
-        here = self.numbers[:, slot]
+        rows = self.numbers[:, slot]
         for name, columns in self.columns.items():
             value = values[name]
-            here[..., columns] = value if value.ndim <= 3 else value.reshape(self.members, self.num_envs, -1)
+            rows[..., columns] = value if value.ndim <= 3 else value.reshape(self.members, self.num_envs, -1)
         for name, image in self.images.items():
             image[:, slot] = values[name]
         self.steps += 1
@@ -280,10 +280,10 @@ class CompiledReplayBuffer(ReplayBuffer):
         self._sizes = (columns[:3, 1] - columns[:3, 0]).tolist()
 
     def add(self, **values: NDArray[Any]) -> None:
-        seen, following, reward = (np.asarray(values[name], np.float32) for name in ("obs", "next_obs", "reward"))
+        obs, following, reward = (np.asarray(values[name], np.float32) for name in ("obs", "next_obs", "reward"))
         ends = (np.asarray(values[name], np.bool_) for name in ("terminated", "truncated"))
-        taken = np.asarray(values["action"], np.float32).reshape(self.members, self.num_envs, -1)
-        step = (seen, following, taken, reward, *ends)
+        action = np.asarray(values["action"], np.float32).reshape(self.members, self.num_envs, -1)
+        step = (obs, following, action, reward, *ends)
         self._run.store(self.numbers, self.steps % self.slots, self.table[1], *step)
         self.steps += 1
 

@@ -57,10 +57,10 @@ def outcomes_of(
     following = np.concatenate([acts[1:], acts_next[None]])
     over = ended | following
     over[-1] = True
-    known = over.reshape(len(over), -1).all(1)
+    complete = over.reshape(len(over), -1).all(1)
     for t in reversed(range(len(rewards))):
         last[t] = t
-        if not known[t]:
+        if not complete[t]:
             last[t] = np.where(over[t], t, last[t + 1])
             total[t] += np.where(over[t], np.float32(0), total[t + 1])
 

@@ -40,7 +40,7 @@ def actor_critic(
     action_space: gym.Space[Any],
     hp: SimpleNamespace,
     seeds: list[int],
-    where: str,
+    subject: str,
     device: torch.device | str = "cpu",
     sde: bool = False,
     goal: slice | None = None,
@@ -49,8 +49,8 @@ def actor_critic(
 
     They cover vectors and actions that are one choice or normal numbers. The arguments are those of the class.
     """
-    form = (obs_shape, action_space, hp, seeds, where, device, sde, goal)
-    distribution = distribution_for(action_space, where)
+    form = (obs_shape, action_space, hp, seeds, subject, device, sde, goal)
+    distribution = distribution_for(action_space, subject)
     covered = (
         not (sde or goal or hp.shared_critic)
         and actor_columns_in(obs_shape) is None

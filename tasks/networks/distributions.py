@@ -309,9 +309,9 @@ class Hybrid(Distribution):
         return self._join(self.numbers.mode(numbers), self.choices.mode(logits))
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        (numbers, logits), (taken, chosen) = self.split(params), self.parts(actions)
-        of_numbers = self.numbers.log_prob_and_entropy(numbers, taken)
-        of_choices = self.choices.log_prob_and_entropy(logits, chosen)
+        (numbers, logits), (values, choices) = self.split(params), self.parts(actions)
+        of_numbers = self.numbers.log_prob_and_entropy(numbers, values)
+        of_choices = self.choices.log_prob_and_entropy(logits, choices)
         return of_numbers[0] + of_choices[0], of_numbers[1] + of_choices[1]
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
@@ -319,9 +319,9 @@ class Hybrid(Distribution):
         return self.numbers.kl(numbers, new_numbers) + self.choices.kl(logits, new_logits)
 
     def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
-        (numbers, logits), (taken, chosen) = self.split(params), self.parts(actions)
-        of_choices = self.choices.imitation_loss(logits, chosen)
-        return of_choices + self.numbers.imitation_loss(numbers, taken) if self.size else of_choices
+        (numbers, logits), (values, choices) = self.split(params), self.parts(actions)
+        of_choices = self.choices.imitation_loss(logits, choices)
+        return of_choices + self.numbers.imitation_loss(numbers, values) if self.size else of_choices
 
     def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Split parameters into those of the numbers and of the choices."""

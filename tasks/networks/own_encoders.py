@@ -125,17 +125,17 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
     call = read_call(text)
     if call is None:
         raise BadEncoder(f"model.encoder must be package.module:Class(argument=1), but got {text!r}")
-    made = _imported(call.name)
+    encoder_class = _imported(call.name)
     arguments: dict[str, Any] = dict(call.arguments)
     try:
-        if "obs_shape" in inspect.signature(made).parameters:
+        if "obs_shape" in inspect.signature(encoder_class).parameters:
             arguments.setdefault("obs_shape", obs_shape)
     except (TypeError, ValueError):  # a class without a signature
         pass
 
     def make() -> nn.Module:
         try:
-            module = made(**arguments)
+            module = encoder_class(**arguments)
         except Exception as error:
             cure = "; a constructor has the shape of observations as obs_shape" if isinstance(error, TypeError) else ""
             raise BadEncoder(f"model.encoder {text} cannot be made: {class_and_text(error)}{cure}") from error
@@ -154,16 +154,16 @@ def _imported(name: str) -> Callable[..., Any]:
             offered: Callable[..., Any] = OF_ENCODERS.load(name)
             return offered
         module, _, attribute = name.partition(":")
-        made: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            made = getattr(made, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError, PluginError) as error:
         raise BadEncoder(
             f"model.encoder {name} cannot be imported: {error}; install its package, or add its folder to PYTHONPATH"
         ) from error
-    if problem := _problem(name, made, name):
+    if problem := _problem(name, target, name):
         raise BadEncoder(problem)
-    return made
+    return target
 
 
 def _problem(name: str, offered: Any, origin: str) -> str:

@@ -41,18 +41,18 @@ class Core:
         state_size: S; the first `width` numbers of a state are the output, followed by an LSTM's cells.
     """
 
-    def __init__(self, prefix: str, kind: str, inputs: int, width: int):
-        self.prefix, self.kind, self.width, self.inputs = prefix, kind, width, inputs
+    def __init__(self, prefix: str, cell: str, inputs: int, width: int):
+        self.prefix, self.cell, self.width, self.inputs = prefix, cell, width, inputs
         self.features = width
-        self.gates = GATES[kind]
-        self.state_size = 2 * width if kind == "lstm" else width
+        self.gates = GATES[cell]
+        self.state_size = 2 * width if cell == "lstm" else width
         size = self.gates * width
         self.shapes = {
             f"{prefix}.input.weight": (inputs, size),
             f"{prefix}.input.bias": (1, size),
             f"{prefix}.hidden.weight": (width, size),
         }
-        if kind == "gru":
+        if cell == "gru":
             self.shapes[f"{prefix}.hidden.bias"] = (1, size)
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
@@ -61,7 +61,7 @@ class Core:
             name = f"{self.prefix}.{part}.weight"
             gates = [orthogonal(streams.key(seed, "init", name, g), rows, self.width, 1.0) for g in range(self.gates)]
             parameters.views[name][member] = torch.cat(gates, 1)
-        if self.kind == "lstm":
+        if self.cell == "lstm":
             parameters.views[f"{self.prefix}.input.bias"][member, :, self.width : 2 * self.width] = FORGET_BIAS
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class BadResumeGuard:
                 ) from task.bad
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             return
         for task in self.tasks:

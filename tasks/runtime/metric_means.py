@@ -49,10 +49,10 @@ class Tally:
         It counts for all members unless it is a `MemberMetrics`.
         """
         self.count += 1
-        which = report.members if isinstance(report, MemberMetrics) else None
+        members = report.members if isinstance(report, MemberMetrics) else None
         if report:
             values = torch.stack([value.reshape(-1) for value in report.values()])
-            self.unread.append(([*report], values, which))
+            self.unread.append(([*report], values, members))
         if len(self.unread) >= TOGETHER:
             self._read()
 
@@ -61,17 +61,17 @@ class Tally:
         unread, self.unread = self.unread, []
         while unread:
             names = unread[0][0]
-            same = next((i for i, (others, *_) in enumerate(unread) if others != names), len(unread))
-            reports, unread = unread[:same], unread[same:]
+            count = next((i for i, (others, *_) in enumerate(unread) if others != names), len(unread))
+            reports, unread = unread[:count], unread[count:]
             numbers = torch.stack([values for _, values, _ in reports]).to("cpu", torch.float64).numpy()
             everybody = np.ones(self.members, np.bool_)
-            which = np.stack([everybody if some is None else some for *_, some in reports])
-            numbers = np.where(which[:, None], numbers, 0.0)
+            members = np.stack([everybody if some is None else some for *_, some in reports])
+            numbers = np.where(members[:, None], numbers, 0.0)
             for column, name in enumerate(names):
                 totals, counts = self._sums.setdefault(name, np.zeros((2, self.members)))
                 for row in numbers[:, column]:  # added one by one, so TOGETHER does not change the rounding
                     totals += row
-                counts += which.sum(0)
+                counts += members.sum(0)
 
     def take(self) -> list[dict[str, float]]:
         """Return each member's means by name, and reset the sums."""

@@ -56,12 +56,12 @@ def _used(source: str, name: str, package: str, root: Path) -> Iterator[str]:
     """Yield the statements that a name depends on, and files they import."""
     statements = ast.parse(source).body
     binds, reads = zip(*((_bound(x), _names(x)) for x in statements), strict=True) if statements else ((), ())
-    here, wanted, used = set[str]().union(*binds), {name}, set[int]()
+    names, wanted, used = set[str]().union(*binds), {name}, set[int]()
     while more := {i for i in range(len(statements)) if i not in used and binds[i] & wanted}:
         used |= more
         wanted |= set[str]().union(*(reads[i] for i in more))
     for i, statement in enumerate(statements):
-        changed = reads[i] & here if isinstance(statement, ast.Expr) else set()  # as by CONFIG.update(...)
+        changed = reads[i] & names if isinstance(statement, ast.Expr) else set()  # as by CONFIG.update(...)
         if i in used or (changed and name not in changed and changed <= wanted):
             yield (code := ast.get_source_segment(source, statement) or "")
             for file in imported_files(code, package, root):
@@ -94,23 +94,23 @@ def _aliases(node: ast.AST) -> Iterator[ast.alias]:
             yield from x.names
 
 
-def imported_files(code: str, package: str, root: Path, seen: set[Path] | None = None) -> Iterator[Path]:
+def imported_files(code: str, package: str, root: Path, yielded: set[Path] | None = None) -> Iterator[Path]:
     """Yield the files below a folder that code imports, and theirs.
 
     Args:
         code: statements; without any that Python can parse, there are no files.
         package: name of the package that they are in, or "".
         root: folder in which Python finds the user's modules and packages.
-        seen: files that were yielded before; no file is yielded twice.
+        yielded: files that were yielded before; no file is yielded twice.
     """
-    seen = set() if seen is None else seen
+    yielded = set() if yielded is None else yielded
     for name in _imported_names(code, package):
         file, inside = _located(name.split("."), root)
-        if file and file not in seen:
-            seen.add(file)
+        if file and file not in yielded:
+            yielded.add(file)
             yield file
             with suppress(OSError, UnicodeDecodeError):
-                yield from imported_files(file.read_text(), inside, root, seen)
+                yield from imported_files(file.read_text(), inside, root, yielded)
 
 
 @functools.lru_cache(maxsize=1024)

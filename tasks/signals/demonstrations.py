@@ -115,13 +115,13 @@ class Demonstrations:
         spaces = spaces_of(spec)
         encoder, codec = Observations(spaces.observation, spec.id), Actions(spaces.action, spec.id)
         observations, actions, begins = [], [], []
-        for episode, (of_episode, taken) in enumerate(episodes):
-            if len(of_episode) != len(taken):
+        for episode, (observations_of_episode, actions_of_episode) in enumerate(episodes):
+            if len(observations_of_episode) != len(actions_of_episode):
                 raise BadDemonstrations(
                     f"each observation has the action that followed it, but episode {episode} has "
-                    f"{len(of_episode)} observations and {len(taken)} actions"
+                    f"{len(observations_of_episode)} observations and {len(actions_of_episode)} actions"
                 )
-            for step, (observation, action) in enumerate(zip(of_episode, taken, strict=True)):
+            for step, (observation, action) in enumerate(zip(observations_of_episode, actions_of_episode, strict=True)):
                 if not spaces.action.contains(action):
                     raise BadDemonstrations(
                         f"{spec.id}: an action must lie in {spaces.action}, but step {step} of "
@@ -227,8 +227,8 @@ class Examples(Stacked):
         self.steps = steps
         envs = learner.envs
         distribution = distribution_for(envs.action_space, f"demonstrations of {learner.env.id}")
-        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
-        forms = ((envs.obs_shape, kind), (distribution.action_shape, distribution.action_type), ((), torch.float32))
+        obs_type = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        forms = ((envs.obs_shape, obs_type), (distribution.action_shape, distribution.action_type), ((), torch.float32))
         self.tensors = {
             name: torch.zeros(learner.members, steps, *shape, dtype=dtype, device=learner.device)
             for name, (shape, dtype) in zip(NAMES, forms, strict=True)

@@ -72,12 +72,12 @@ class NormalizedActions:
     only_numbers: ClassVar[bool] = False
     per_number: ClassVar[int] = 1
 
-    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
+    def __init__(self, space: gym.Space[Any], subject: str, device: torch.device | str = "cpu"):
         """Describe an action space.
 
         Args:
             space: action space.
-            where: name of the task in error messages.
+            subject: name of the task in error messages.
             device: device of the tensors.
 
         Raises:
@@ -95,7 +95,7 @@ class NormalizedActions:
                 low = high = np.zeros(len(choices), np.float32)
             case _:
                 raise UnsupportedSpace(
-                    f"{where} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are "
+                    f"{subject} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are "
                     f"bounded on all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a "
                     "gymnasium.ActionWrapper that offers one"
                 )
@@ -112,23 +112,23 @@ class NormalizedActions:
         self.outputs = self.per_number * len(low) + (self.num_discrete if self.num_discrete > 1 else 0)
         if self.only_numbers and self.num_discrete > 1:
             raise UnsupportedSpace(
-                f"{where} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, but "
-                f"got choices in {space}; use SAC, or DQN for a Discrete space"
+                f"{subject} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, "
+                f"but got choices in {space}; use SAC, or DQN for a Discrete space"
             )
         if self.num_discrete > MAX_CHOICES:
             raise UnsupportedSpace(
-                f"{where} chooses among at most {MAX_CHOICES} combinations of its choices, "
+                f"{subject} chooses among at most {MAX_CHOICES} combinations of its choices, "
                 f"but {space} has {self.num_discrete}; use PPO, whose choices are independent"
             )
         if fixed := np.flatnonzero(low == high).tolist():
             raise UnsupportedSpace(
-                f"{where}: the numbers of an action need room between their bounds, but number "
+                f"{subject}: the numbers of an action need room between their bounds, but number "
                 f"{fixed[0]} of {space} is always {low[fixed[0]]}; leave it out with a "
                 "gymnasium.ActionWrapper"
             )
         if not self.continuous_dim and self.num_discrete == 1:
             raise UnsupportedSpace(
-                f"{where} needs something to decide, but in {space} there is one action only; use "
+                f"{subject} needs something to decide, but in {space} there is one action only; use "
                 "an environment with more"
             )
 

@@ -78,12 +78,12 @@ class ImageActorCritics(ActorCritics):
         self.tensors |= {"encoder": self.encoder_vector, "encoder_target": self.encoder.target.vector}
 
     @torch.no_grad()
-    def seen(self, obs: Tensor) -> Tensor:
+    def encoded(self, obs: Tensor) -> Tensor:
         return self.encoder(self.encoder.parameters.views, obs)
 
     def encode(self, batch: Batch) -> Batch:
         encoder, images = self.encoder, batch["obs"]
-        last = {"next_obs": self.seen(batch["next_obs"])} if "next_obs" in batch else {}
+        last = {"next_obs": self.encoded(batch["next_obs"])} if "next_obs" in batch else {}
         features = {
             "obs": encoder(encoder.parameters.leaves, images),
             "target_obs": encoder(encoder.target.views, batch.get("next_obs", images)),
@@ -91,7 +91,7 @@ class ImageActorCritics(ActorCritics):
         return {**batch, "images": images, **features, **last}
 
     def encode_again(self, batch: Batch) -> Batch:
-        return {**batch, "obs": self.seen(batch["images"])}
+        return {**batch, "obs": self.encoded(batch["images"])}
 
     def of(self, member: int) -> dict[str, Tensor]:
         return super().of(member) | self.encoder.parameters.of(member)

@@ -181,14 +181,14 @@ class ActorCriticLearner(OffPolicyLearner):
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         super().check_values_in_env(env, values)
-        model, seen = SimpleNamespace(**values["model"]), Observations(spaces_of(env).observation, env.id)
+        model, observations = SimpleNamespace(**values["model"]), Observations(spaces_of(env).observation, env.id)
         reason, cure = cls.only_vectors, "use SAC or TQC"
-        if seen.mask is not None:
+        if observations.mask is not None:
             reason, cure = "a memory or an encoder hides the action mask from the policy", "leave them out, or use ppo"
-        if reason and (model.memory != "none" or seen.kind != "vector" or model.encoder not in ENCODERS):
+        if reason and (model.memory != "none" or observations.kind != "vector" or model.encoder not in ENCODERS):
             raise UnsupportedSpace(
                 f"{cls.algorithm()} on {env.id}: {reason}, but model.memory is {model.memory!r}, "
-                f"model.encoder {model.encoder!r} and the shape of observations {seen.shape}; {cure}"
+                f"model.encoder {model.encoder!r} and the shape of observations {observations.shape}; {cure}"
             )
 
     @classmethod
@@ -275,8 +275,8 @@ class ActorCriticLearner(OffPolicyLearner):
         features = self.tensor(self.normalize(obs))
         numbers, logits = self.actions.greedy_outputs(self.policy.act(features)[0])
         q = self.actor_values(self.policy.values(features, torch.tanh(numbers)))  # (P, N, n)
-        taken = q if logits is None else q.gather(-1, logits.argmax(-1, True))
-        return taken[..., 0].cpu().numpy()
+        values = q if logits is None else q.gather(-1, logits.argmax(-1, True))
+        return values[..., 0].cpu().numpy()
 
     # --- learning ---
 
@@ -508,7 +508,7 @@ def squares(
     """
     if choices is not None:
         q = q.gather(-1, choices[:, None, :, None].expand(-1, q.shape[1], -1, 1))
-    taken = q.squeeze(-1)
-    errors = targets.unsqueeze(1) - taken
+    values = q.squeeze(-1)
+    errors = targets.unsqueeze(1) - values
     losses = clipped_square(errors, limit).sum(1)
-    return losses if weight is None else losses * weight, errors.detach(), taken.detach()
+    return losses if weight is None else losses * weight, errors.detach(), values.detach()

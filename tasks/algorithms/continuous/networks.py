@@ -140,9 +140,9 @@ class ActorCritics(Stacked):
 
         The argument is what `memory` returns.
         """
-        return self._padded(self.seen(obs))
+        return self._padded(self.encoded(obs))
 
-    def seen(self, obs: Tensor) -> Tensor:
+    def encoded(self, obs: Tensor) -> Tensor:
         """Return what the networks see of observations (P, N, ...), without gradients."""
         return obs
 

@@ -40,23 +40,23 @@ class RecurrentActorCritics(ActorCritics):
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert state is not None
-        states = self.advanced(self.seen(obs), state)
+        states = self.advanced(self.encoded(obs), state)
         return states[..., : self.width].contiguous(), states
 
     def inputs(self, obs: Tensor) -> Tensor:
         return self._padded(obs)
 
-    def advanced(self, seen: Tensor, state: Tensor) -> Tensor:
+    def advanced(self, inputs: Tensor, state: Tensor) -> Tensor:
         """Return the policy's states (P, N, S) after a step."""
         begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
-        return self.cores[0](self.actor.views, seen.unsqueeze(2), begins, state).squeeze(2)
+        return self.cores[0](self.actor.views, inputs.unsqueeze(2), begins, state).squeeze(2)
 
-    def advanced_critics(self, seen: Tensor, states: Tensor) -> Tensor:
+    def advanced_critics(self, inputs: Tensor, states: Tensor) -> Tensor:
         """Return the critics' states (P, N, c S) after a step.
 
         Those before it are (P, N, (1 + c) S), with the policy's.
         """
-        obs = seen.unsqueeze(2)
+        obs = inputs.unsqueeze(2)
         sequence = self.of_critics({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
         after = self.cores[1](self.critics.views, *sequence).squeeze(2)
         return after.unflatten(0, (-1, self.copies)).transpose(1, 2).flatten(2)
@@ -69,8 +69,8 @@ class RecurrentActorCritics(ActorCritics):
 
         Each is (P, R, outputs).
         """
-        own = batch["memory"][..., : self.state_size]
-        remembered = self._states(0, self.actor.leaves, (batch["obs"].detach(), batch["begins"], own))
+        policy_state = batch["memory"][..., : self.state_size]
+        remembered = self._states(0, self.actor.leaves, (batch["obs"].detach(), batch["begins"], policy_state))
         following = self._outputs(self.actor.views, self._padded(self._rows(remembered.detach(), self.n_step)))
         return self._outputs(self.actor.leaves, self._padded(self._rows(remembered))), following
 
@@ -127,10 +127,10 @@ class PolicyMemory(ActingMemory):
         Observations are (P, N, numbers), outputs (P, N, width).
         """
         networks, states, size = self.networks, self.tensors["state"], self.networks.state_size
-        seen = networks.seen(obs)
+        inputs = networks.encoded(obs)
         if self.sequences is not None:
             self.sequences.remember(states)
-            states[..., size:] = networks.advanced_critics(seen, states)
-        of_policy = networks.advanced(seen, states[..., :size].contiguous())
+            states[..., size:] = networks.advanced_critics(inputs, states)
+        of_policy = networks.advanced(inputs, states[..., :size].contiguous())
         states[..., :size] = of_policy
         return of_policy[..., : networks.width].contiguous()

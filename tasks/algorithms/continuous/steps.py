@@ -74,7 +74,7 @@ class ActorCriticSteps(CompiledSteps):
         self._all = torch.arange(policy.copies).repeat(shape[0], 1)
         self.moves_actor, self.alpha = True, learner.alpha()
 
-    def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
+    def take(self, draw: Draw, scaling: Scaling, batch: GivenBatch, lr: Tensor, number: int) -> None:
         learner = self.learner
         self.moves_actor, tau = learner.due(number)
         self.alpha, subset = learner.alpha(), learner.subset(number)
@@ -83,7 +83,7 @@ class ActorCriticSteps(CompiledSteps):
         draws = (x.numpy() for x in (learner.update_noise(number), self.alpha, subset))
         with FlushedDenormals():
             self.run.descend_actor_critic(
-                draw, scaling, self.table, given, *self._constant, *draws, self.moves_actor, *steps
+                draw, scaling, self.table, batch, *self._constant, *draws, self.moves_actor, *steps
             )
         learner.follow(self.entropies.mean(1) if self.moves_actor else None, tau)
 

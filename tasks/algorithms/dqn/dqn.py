@@ -158,9 +158,9 @@ class DQNLearner(OffPolicyLearner):
 
     def new_policy(self, seeds: list[int]) -> QNetwork:
         """Return networks that are drawn from seeds."""
-        kind = QNetwork if self.hp.model.memory == "none" else RecurrentQNetwork
+        network = QNetwork if self.hp.model.memory == "none" else RecurrentQNetwork
         actions = self.uniform_actions.largest + 1
-        return kind(self.envs.obs_shape, actions, self.hp, seeds, self.device, self.distribution)
+        return network(self.envs.obs_shape, actions, self.hp, seeds, self.device, self.distribution)
 
     def new_parts(self, seeds: list[int]) -> dict[str, Stacked]:
         return {
@@ -232,12 +232,12 @@ class DQNLearner(OffPolicyLearner):
         """Return each member's loss (P,), and errors (P, B) that are priorities."""
         weight = batch.get("weight", batch.get("mask"))
         if self.distribution is None:
-            taken = values.q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
-            errors = self.targets(batch, values) - taken
+            q = values.q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+            errors = self.targets(batch, values) - q
             losses = clipped_square(errors, self.limit)
             return (losses if weight is None else losses * weight).mean(1), errors.detach()
-        taken, target = taken_of(values.q, batch["action"]), taken_of(values.target, self.next_actions(batch, values))
-        losses, errors = self.distribution.losses(taken, self.total_reward(batch), batch["discount"], target)
+        q, target = taken_of(values.q, batch["action"]), taken_of(values.target, self.next_actions(batch, values))
+        losses, errors = self.distribution.losses(q, self.total_reward(batch), batch["discount"], target)
         return (losses if weight is None else losses * weight).mean(1), errors
 
     def mean_value(self, values: Values) -> Tensor:

@@ -58,11 +58,11 @@ class QSteps(CompiledSteps):
         errors = QErrors(*(x.numpy() for x in (self.losses, self.errors, self.values)))
         self._constant = (networks, atoms, np.float32(limit), errors)
 
-    def take(self, draw: Draw, scaling: Scaling, given: GivenBatch, lr: Tensor, number: int) -> None:
+    def take(self, draw: Draw, scaling: Scaling, batch: GivenBatch, lr: Tensor, number: int) -> None:
         due = number % self.interval == 0
         with FlushedDenormals():
             steps = (self.descent.at(lr), self._tau, due)
-            self.run.descend_q(draw, scaling, self.table, given, *self._constant, *steps)
+            self.run.descend_q(draw, scaling, self.table, batch, *self._constant, *steps)
 
     def metrics(self) -> dict[str, Tensor]:
         sizes = norms(self.descent.clipped, "q") if self.learner.measured else {}

@@ -97,15 +97,15 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
                 f"{self.name}: agents have names, each one another string, but possible_agents is "
                 f"{reprlib.repr([*self.agents])}; name them as in walker_0, walker_1"
             )
-        self.all_agents, self.known = [*self.agents], frozenset(self.agents)
+        self.all_agents, self.agent_names = [*self.agents], frozenset(self.agents)
         self.groups = grouped(self.agents, spec.behaviours, self.name)
         self.observed = [self._space("observation_space", agent) for agent in self.agents]
         self.acted = [self._space("action_space", agent) for agent in self.agents]
-        self.told: set[str] = set()  # agents whose masks stand in info
+        self.masks_in_info: set[str] = set()  # agents whose masks stand in info
         for slot, (agent, space) in enumerate(zip(self.agents, self.acted, strict=True)):
             if spec.masks == IN_INFO and isinstance(space, CHOICES) and not masked(self.observed[slot]):
                 self.observed[slot] = beside_mask(self.observed[slot], space)
-                self.told.add(agent)
+                self.masks_in_info.add(agent)
         self.blanks = [blank(space) for space in self.observed]
         self.masked = {agent for agent, space in zip(self.agents, self.observed, strict=True) if masked(space)}
         self.has_state, self.reports = spec.state, any(name.startswith(OWN_INFO) for name in spec.info)
@@ -132,17 +132,17 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             )
         return owner, entry
 
-    def _space(self, which: str, agent: str) -> Space:
+    def _space(self, method: str, agent: str) -> Space:
         try:
-            space = getattr(self.env, which)(agent)
+            space = getattr(self.env, method)(agent)
         except Exception as error:
             raise EnvSpecError(
-                f"{self.name}: {which}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
+                f"{self.name}: {method}(agent) returns the space of each of possible_agents, but failed for {agent!r}: "
                 f"{class_and_text(error)}; return one for each, or list only agents that have one"
             ) from error
         if not isinstance(space, gym.Space):
             raise EnvSpecError(
-                f"{self.name}: {which}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}; return "
+                f"{self.name}: {method}(agent) must return a Gymnasium space, but for {agent!r} got {space!r}; return "
                 "one, such as gymnasium.spaces.Discrete(2)"
             )
         return space
@@ -214,7 +214,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     def _legal(self, slot: int, action: Any) -> Any:
         """Return an agent's action, or an allowed one in its place."""
         agent, space = self.agents[slot], self.acted[slot]
-        mask = np.asarray(self.seen[slot][MASK])
+        mask = np.asarray(self.last_observations[slot][MASK])
         if len(without_choice(mask.reshape(1, -1), space)):
             raise EnvSpecError(
                 f"{self.name}: {ALLOWS}, but that of {agent} allows none; fix it, or end the episode there"
@@ -377,10 +377,10 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
                 f"{self.name}: every present agent gets an observation, but {missing[0]!r} got none at step "
                 f"{self.steps} of an episode; give it one, or remove it from agents"
             )
-        if self.told:
+        if self.masks_in_info:
             observations = self._beside_masks(observations, infos)
-        self.seen = tuple(map(observations.get, self.agents, self.blanks))
-        joint = {AGENTS: self.seen, OUTCOMES: outcomes}
+        self.last_observations = tuple(map(observations.get, self.agents, self.blanks))
+        joint = {AGENTS: self.last_observations, OUTCOMES: outcomes}
         return joint | {STATE: self._state().reshape(-1)} if self.has_state else joint
 
     def _beside_masks(self, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,7 +390,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         """
         joined, acting = dict(observations), self._acting()
         for slot, agent in enumerate(self.agents):
-            if agent not in self.told or agent not in observations:
+            if agent not in self.masks_in_info or agent not in observations:
                 continue
             mask = as_dict(infos.get(agent), self.name).get(MASK)
             if mask is None and agent in acting:
@@ -399,13 +399,13 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
                     f'of {agent!r} has none; add it, or leave out "masks"'
                 )
             subject = f"{self.name}, {agent}"
-            told = self.blanks[slot][MASK] if mask is None else told_mask(mask, self.acted[slot], subject)
-            joined[agent] = {MASK: told, OBSERVATION: observations[agent]}
+            mask_row = self.blanks[slot][MASK] if mask is None else told_mask(mask, self.acted[slot], subject)
+            joined[agent] = {MASK: mask_row, OBSERVATION: observations[agent]}
         return joined
 
     def _check_names(self, entry: str, names: Any) -> None:
-        if not self.known.issuperset(names):
-            unknown = [name for name in names if name not in self.known]
+        if not self.agent_names.issuperset(names):
+            unknown = [name for name in names if name not in self.agent_names]
             raise EnvSpecError(
                 f"{self.name}: possible_agents lists all agents, but {entry} has {unknown[0]!r} at step {self.steps} "
                 f"of an episode, and there are only {', '.join(self.agents)}; list it there, or leave it out of {entry}"
@@ -499,8 +499,8 @@ def _maker(spec: EnvSpec, bases: tuple[type, ...]) -> Any:
     target = _imported(module, name, spec)
     if isinstance(target, ModuleType):
         for entry in ENTRIES:
-            if callable(made := getattr(target, entry, None)):
-                return made
+            if callable(factory := getattr(target, entry, None)):
+                return factory
         raise EnvSpecError(
             f"{spec.id}: the module {target.__name__} must have parallel_env or env, but has neither; name a class or "
             f"a function of it, as in {spec.id}:MyEnv, or add one of them"

@@ -67,11 +67,11 @@ def roster_of(spec: EnvSpec) -> Roster:
         for name, agents in env.groups.items():
             slots = tuple(env.agents.index(agent) for agent in agents)
             first = slots[0]
-            for which, of_agents in (("observation_space", env.observed), ("action_space", env.acted)):
+            for space_name, of_agents in (("observation_space", env.observed), ("action_space", env.acted)):
                 for slot in slots[1:]:
                     if of_agents[slot] != of_agents[first]:
                         raise UnsupportedSpace(
-                            f"{spec.id}: agents of one behaviour have equal spaces, but in {name} the {which} of "
+                            f"{spec.id}: agents of one behaviour have equal spaces, but in {name} the {space_name} of "
                             f"{env.agents[first]} is {of_agents[first]} and that of {env.agents[slot]} is "
                             f"{of_agents[slot]}; give them behaviours of their own in the environment's `behaviours`"
                         )

@@ -161,19 +161,19 @@ class JointForm:
 
     def _seen(self, behaviour: Behaviour, observations: Array, numbers: Array, members: int) -> Array:
         """Return observations (P, N * A, ...) with their extras."""
-        seen = self._extended(observations, numbers, self.extras.get(behaviour.name, PLAIN))
-        return seen.reshape(members, -1, *self.shape_of(behaviour))
+        extended = self._extended(observations, numbers, self.extras.get(behaviour.name, PLAIN))
+        return extended.reshape(members, -1, *self.shape_of(behaviour))
 
-    def with_extras(self, behaviour: Behaviour, seen: Array, extras: Extras) -> Array:
+    def with_extras(self, behaviour: Behaviour, obs: Array, extras: Extras) -> Array:
         """Return observations with the extras of another policy.
 
         What only a central critic sees is zeros.
         """
         if extras == self.extras.get(behaviour.name, PLAIN):
-            return seen
-        rows = seen.reshape(-1, len(behaviour.slots), seen.shape[-1])[..., : self.encoders[behaviour.name].shape[0]]
+            return obs
+        rows = obs.reshape(-1, len(behaviour.slots), obs.shape[-1])[..., : self.encoders[behaviour.name].shape[0]]
         numbers = np.zeros((len(rows), self.central[OF_STATE].stop), np.float32)
-        return self._extended(rows, numbers, extras).reshape(*seen.shape[:2], -1)
+        return self._extended(rows, numbers, extras).reshape(*obs.shape[:2], -1)
 
     def _extended(self, observations: Array, numbers: Array, extras: Extras) -> Array:
         """Return observations (rows, A, ...) with extras."""
@@ -249,7 +249,7 @@ class BehaviourView(Envs):
 
     def _look(self, obs: Array, flags: NDArray[np.bool_]) -> None:
         """Take in observations (P, B, ...) and flags (P, B, 4)."""
-        self.obs, self.here, acts = obs, flags[..., PRESENT - TERMINATED], flags[..., ACTS - TERMINATED]
+        self.obs, self.presence, acts = obs, flags[..., PRESENT - TERMINATED], flags[..., ACTS - TERMINATED]
         if self.spec.all_act and not acts.all():
             raise EnvSpecError(
                 f"{self.spec.id}: all_act says that all agents act in every step, but one of {self.behaviour.name} is "
@@ -282,19 +282,19 @@ class BehaviourView(Envs):
         reward = self._part(joint.outcomes[..., REWARD]).copy()
         next_obs = self.shared.form.observed(self.behaviour, joint)
         self.returns += reward.reshape(-1)
-        self.elapsed += self.here.reshape(-1)
+        self.elapsed += self.presence.reshape(-1)
         if self.ghosts is not None:
             reward[:, self.ghosts] = 0
-        terminated, truncated = np.zeros((2, *self.here.shape), np.bool_)
+        terminated, truncated = np.zeros((2, *self.presence.shape), np.bool_)
         over = terminated
         if steady:
             self.obs = next_obs
         else:
             flags = self._flags(joint)
-            terminated = self.here & flags[..., 0]
+            terminated = self.presence & flags[..., 0]
             # A time limit of the shared environment truncates the agents that are still there.
             cut = flags[..., TRUNCATED - TERMINATED] | np.repeat(step.terminated | step.truncated, self.agents, 1)
-            truncated = self.here & ~terminated & cut
+            truncated = self.presence & ~terminated & cut
             over = terminated | truncated
             if over.any():
                 self._end(np.flatnonzero(over))

@@ -78,7 +78,7 @@ class Envs(ABC):
         reason: why it is exact, or not, for people.
         cure: what to do if it is not exact.
         advice: what else the self-test found that users should know, and what to do about it.
-        found: by member, reasons why it is not exact that appeared only in training. They are part of its state.
+        late_reasons: by member, reasons why it is not exact that appeared only in training. They are part of its state.
         played: digest of the episodes that the self-test played, the same in every process; "" if there is none.
         elsewhere: why its processes play other episodes than this one; "" if they do not.
         restartable: whether `load_member` can start new episodes instead of restoring them.
@@ -130,7 +130,7 @@ class Envs(ABC):
         self.info = EpisodeInfo(spec.info, self.member)
         self.unreported: tuple[str, ...] = ()
         self.faults: dict[int, str] = {}
-        self.found: dict[int, list[str]] = {}
+        self.late_reasons: dict[int, list[str]] = {}
         self._clear_episodes()
 
     @abstractmethod
@@ -253,7 +253,7 @@ class Envs(ABC):
         if self.spec.restore:
             claim = f"is restored as declared (restore={self.spec.restore}), so nobody knows whether bit for bit"
         always = f"{self.spec.id} {claim}: {self.reason}; {self.cure}"
-        return [*([] if self.exact else [always]), *filter(None, [self.elsewhere]), *self.found.get(i, ())]
+        return [*([] if self.exact else [always]), *filter(None, [self.elsewhere]), *self.late_reasons.get(i, ())]
 
     @property
     def episodes(self) -> Episodes:
@@ -316,6 +316,6 @@ class Envs(ABC):
             raise StateMismatch(f"{self.spec.id}: a state of {count} environments does not fit {self.num_envs}")
         for name, column in vars(self.episodes).items():
             column[i] = tree["episodes"][name]
-        self.found.pop(i, None)
+        self.late_reasons.pop(i, None)
         always = self.inexact(i)
-        self.found[i] = [reason for reason in tree.get("inexact", ()) if reason not in always]
+        self.late_reasons[i] = [reason for reason in tree.get("inexact", ()) if reason not in always]

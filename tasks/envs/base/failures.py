@@ -29,13 +29,13 @@ def attribute(holder: Any, name: str) -> Any:
         return None
 
 
-def refusal(what: str, error: Exception, kwargs: Mapping[str, Any], remedy: str = "") -> Exception:
+def refusal(failure: str, error: Exception, kwargs: Mapping[str, Any], remedy: str = "") -> Exception:
     """Return the error to raise for an exception in a constructor.
 
     EnvSpecError means that the arguments are wrong. EnvironmentFailed may pass, and is retried.
 
     Args:
-        what: what failed.
+        failure: what failed.
         error: the exception.
         kwargs: arguments of the constructor.
         remedy: what to do if the arguments are wrong.
@@ -45,8 +45,8 @@ def refusal(what: str, error: Exception, kwargs: Mapping[str, Any], remedy: str 
     if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
         has_lists = any(isinstance(value, list) for value in kwargs.values())
         remedy = remedy or ('; if a list should be a NumPy array, write {"array": [...]}' if has_lists else "")
-        return EnvSpecError(f"{what}: {text_of(error) or _place_of(error)}{remedy}")
-    return EnvironmentFailed(f"{what}: its constructor raised {class_and_text(error)}")
+        return EnvSpecError(f"{failure}: {text_of(error) or _place_of(error)}{remedy}")
+    return EnvironmentFailed(f"{failure}: its constructor raised {class_and_text(error)}")
 
 
 def _place_of(error: Exception) -> str:

@@ -119,8 +119,8 @@ def check_mask(width: int, space: Space, subject: str) -> None:
 
 def unused_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> str | None:
     """Return advice about a mask that no policy sees, or None."""
-    seen = isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces
-    if MASK not in info or seen or not isinstance(env.action_space, CHOICES):
+    is_observed = isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces
+    if MASK not in info or is_observed or not isinstance(env.action_space, CHOICES):
         return None
     return f'info has an {MASK}, which is not obeyed; to obey it, write {{"id": ..., "masks": "info"}}'
 
@@ -225,19 +225,19 @@ class LegalActions(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
         result = self.env.reset(seed=seed, options=options)
-        self.seen, info = reset_result(result, self.name)
-        return self.seen, info
+        self.last_obs, info = reset_result(result, self.name)
+        return self.last_obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        mask = np.asarray(self.seen[MASK]).reshape(1, -1)
+        mask = np.asarray(self.last_obs[MASK]).reshape(1, -1)
         if len(without_choice(mask, self.env.action_space)):
             raise EnvSpecError(
                 f"{self.name}: {ALLOWS}, but {self.steps} steps after a reset it allows none; fix it, or end the "
                 "episode there"
             )
         self.steps += 1
-        result = self.env.step(legal(action, self.seen[MASK], self.env.action_space))
-        self.seen = result[0]
+        result = self.env.step(legal(action, self.last_obs[MASK], self.env.action_space))
+        self.last_obs = result[0]
         return result
 
 

@@ -22,7 +22,7 @@ State = tuple[Any, ...]
 Outcome = tuple[State, Any, Any]
 
 
-def same(xp: Any, state: State) -> State:
+def identity(xp: Any, state: State) -> State:
     """Return the state as the observation."""
     return state
 
@@ -197,14 +197,21 @@ class Model:
 
 
 MODELS = {
-    "CartPole-v0": Model(cartpole, same, "CartPoleEnv", 200, ((-0.05, 0.05),) * 4, 0),
-    "CartPole-v1": Model(cartpole, same, "CartPoleEnv", 500, ((-0.05, 0.05),) * 4, 0),
+    "CartPole-v0": Model(cartpole, identity, "CartPoleEnv", 200, ((-0.05, 0.05),) * 4, 0),
+    "CartPole-v1": Model(cartpole, identity, "CartPoleEnv", 500, ((-0.05, 0.05),) * 4, 0),
     "Pendulum-v1": Model(
         pendulum, pendulum_observation, "PendulumEnv", 200, ((-pi, pi), (-1.0, 1.0)), 1, continuous=True
     ),
     "Acrobot-v1": Model(acrobot, acrobot_observation, "AcrobotEnv", 500, ((-0.1, 0.1),) * 4, 2),
-    "MountainCar-v0": Model(mountain_car, same, "MountainCarEnv", 200, ((-0.6, -0.4), (0.0, 0.0)), 3),
+    "MountainCar-v0": Model(mountain_car, identity, "MountainCarEnv", 200, ((-0.6, -0.4), (0.0, 0.0)), 3),
     "MountainCarContinuous-v0": Model(
-        mountain_car_continuous, same, "Continuous_MountainCarEnv", 999, ((-0.6, -0.4), (0.0, 0.0)), 4, np.float32, True
+        mountain_car_continuous,
+        identity,
+        "Continuous_MountainCarEnv",
+        999,
+        ((-0.6, -0.4), (0.0, 0.0)),
+        4,
+        np.float32,
+        True,
     ),
 }

@@ -109,10 +109,10 @@ class ClassicEnvs(Envs):
         self.clock += len(ended)
         self.started = self.clock - elapsed
         self.first_limit = int(self.started.min()) + self.limit
-        when, which = ended.reshape(-1, self.size).nonzero()
-        if len(which):
-            returns, lengths = (x.reshape(-1, self.size)[when, which] for x in (returns, lengths))
-            self._finished.append((which, returns, lengths))
+        when, places = ended.reshape(-1, self.size).nonzero()
+        if len(places):
+            returns, lengths = (x.reshape(-1, self.size)[when, places] for x in (returns, lengths))
+            self._finished.append((places, returns, lengths))
 
     def play_on_device(self, sample: Sample, noise: Tensor) -> DeviceRollouts | None:
         if self.watched:

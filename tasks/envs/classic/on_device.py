@@ -133,18 +133,18 @@ class DeviceRollouts:
         self.total += reward
         self.elapsed += 1
         ended = over | (self.elapsed >= self.limit)
-        seen = self._observed(self.state)
+        next_obs = self._observed(self.state)
         rewards = torch.zeros_like(self.total) + reward
         by_step = {"rewards": rewards, "terminated": over, "ended": ended, "returns": self.total}
         for name, values in {**by_step, "lengths": self.elapsed}.items():
             rows: Tensor = getattr(self, name)
             rows.index_copy_(0, now, values.to(rows.dtype).view(1, *self.shape))
-        self.next_obs.index_copy_(1, now, seen.unsqueeze(1))
+        self.next_obs.index_copy_(1, now, next_obs.unsqueeze(1))
         self.episode += ended
         self.state.copy_(torch.where(ended, self._first_states(), self.state))
         self.total.masked_fill_(ended, 0.0)
         self.elapsed.masked_fill_(ended, 0)
-        following = torch.where(ended.view(*self.shape, 1), self._observed(self.state), seen)
+        following = torch.where(ended.view(*self.shape, 1), self._observed(self.state), next_obs)
         now += 1
         self.obs.index_copy_(1, now, following.unsqueeze(1))
 

@@ -185,7 +185,7 @@ class InProcess:
             for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
                 outcome = env.step(action)
                 try:
-                    obs, reward[i], terminated[i], truncated[i], said = outcome
+                    obs, reward[i], terminated[i], truncated[i], step_info = outcome
                     if not (type(outcome[1]) in NUMBERS and type(outcome[2]) in ENDS and type(outcome[3]) in ENDS):
                         check_step(outcome, self.spec)
                 except (TypeError, ValueError, LookupError, OverflowError):
@@ -194,7 +194,7 @@ class InProcess:
                 write(obs, next_obs[i])
                 tick()
                 if reported:
-                    info.write(said, reported, entries[i], self.spec.id)
+                    info.write(step_info, reported, entries[i], self.spec.id)
 
     @guarded
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Outcome]:

@@ -278,9 +278,11 @@ class GymEnvs(Envs):
             np.add.at(self.raised, self.member[ended], np.stack([raised, np.ones_like(raised)], 1).astype(np.int64))
             for p in np.unique(self.member[ended[raised]]).tolist():
                 check_share(self.spec, *self.raised[p].tolist())
-                if not (self.checks or self.found.get(p)):
+                if not (self.checks or self.late_reasons.get(p)):
                     why = "and nobody knows whether it does so again with the same seed and actions"
-                    self.found.setdefault(p, []).append(f"{self.spec.id}: it raised in an episode, {why}; fix it")
+                    self.late_reasons.setdefault(p, []).append(
+                        f"{self.spec.id}: it raised in an episode, {why}; fix it"
+                    )
         return raised
 
     def _check(self, ended: NDArray[np.int64], last_obs: Array, raised: NDArray[np.bool_]) -> None:
@@ -317,7 +319,7 @@ class GymEnvs(Envs):
     def _compare(self, episode: _Ended) -> None:
         """Play an episode again, and note a difference unless there was one."""
         p, n = divmod(episode.at, self.num_envs)
-        if self.found.get(p):
+        if self.late_reasons.get(p):
             return
         again, outcome = twice(partial(self._play_again, episode)), episode.outcome
         if isinstance(again, Outcome):
@@ -328,7 +330,7 @@ class GymEnvs(Envs):
                 f"return {outcome.total:g})"
             )
         other = "process" if self._young else "one"
-        self.found.setdefault(p, []).append(
+        self.late_reasons.setdefault(p, []).append(
             f"{self.spec.id}: episode {episode.number} of environment {n}, played again in another {other}, "
             f"{again}, though the self-test found no difference; {CLEAN}"
         )
@@ -353,7 +355,7 @@ class GymEnvs(Envs):
         columns = zip(self.info.names, self.info.values(ended).T, strict=True)
         return {f"{INFO}{name}": column for name, column in columns}
 
-    def _note_faults(self, wrong: Array, actions: Array | None, what: str) -> None:
+    def _note_faults(self, wrong: Array, actions: Array | None, noun: str) -> None:
         """Note the first faulty environment of each member.
 
         Environments whose action was not finite do not count, since the fault may be the policy's.
@@ -364,7 +366,7 @@ class GymEnvs(Envs):
                 step = f"step {self.elapsed[i]}" if self.elapsed[i] else "the reset"
                 self.faults.setdefault(
                     p,
-                    f"{self.spec.id} gave {what} that is not finite in 32 bits at {step} of episode {self.episode[i]} "
+                    f"{self.spec.id} gave {noun} that is not finite in 32 bits at {step} of episode {self.episode[i]} "
                     f"of its environment {n} (seed {self.reset_seeds[i]}); fix it, or add a wrapper that does",
                 )
 
@@ -449,8 +451,8 @@ class GymEnvs(Envs):
         tree |= {name: to_tensor(getattr(self, name)[rows]) for name in columns} | {"obs": to_tensor(self.obs[i])}
         if self.mode == "snapshot":
             closed = self._backend is None
-            taken = self._simulators[rows] if closed else self.backend.take(range(rows.start, rows.stop))
-            tree |= snapshot.to_tree(taken)
+            simulators = self._simulators[rows] if closed else self.backend.take(range(rows.start, rows.stop))
+            tree |= snapshot.to_tree(simulators)
         else:
             recorded = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
@@ -491,7 +493,9 @@ class GymEnvs(Envs):
             self.curriculum.load_member(i, tree["curriculum"])
             self.options[rows] = [dict(options) for options in tree["curriculum"]["options"]]
         if self.restarting:
-            self.found[i].append(f"{self.spec.id}: running episodes began anew when it was resumed: {self._lost(tree)}")
+            self.late_reasons[i].append(
+                f"{self.spec.id}: running episodes began anew when it was resumed: {self._lost(tree)}"
+            )
         if self.mode == "restart":
             self._load_info(i, tree)
             self.must_begin_epoch = True

@@ -56,7 +56,7 @@ class _Reader:
         self.layers, self.modules = layers_of(env), modules_of(env)
         self.folders = {_folder(module) for module in self.modules}
         self.texts: list[str] = []
-        self.seen: dict[int, Any] = {}  # with the objects, whose ids hold while they exist
+        self.visited: dict[int, Any] = {}  # with the objects, whose ids hold while they exist
 
     def read(self, value: Any, depth: int) -> None:
         """Add the texts of a value, and of data in it."""
@@ -66,8 +66,8 @@ class _Reader:
             self.texts.append(repr(value))
         elif isinstance(value, np.ndarray):
             self.texts.append(str(value.shape if value.dtype.hasobject else hash(value.tobytes())))
-        elif depth and id(value) not in self.seen:
-            self.seen[id(value)] = value
+        elif depth and id(value) not in self.visited:
+            self.visited[id(value)] = value
             self._read_parts(value, depth - 1)
 
     def _read_parts(self, value: Any, depth: int) -> None:

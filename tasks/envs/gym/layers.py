@@ -24,7 +24,7 @@ def layers_of(env: Any) -> list[Any]:
 
 def modules_of(env: Any) -> list[Any]:
     """Return the modules of the classes of an environment's layers."""
-    names = {kind.__module__ for layer in layers_of(env) for kind in type(layer).__mro__}
+    names = {base.__module__ for layer in layers_of(env) for base in type(layer).__mro__}
     return [sys.modules[name] for name in sorted(names) if is_of_environment(name) and name in sys.modules]
 
 

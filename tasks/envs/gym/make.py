@@ -88,8 +88,8 @@ def _made(spec: EnvSpec, generators: Sequence[str]) -> Env:
             why = str(error).rstrip(".")
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {why}{advice(spec)}") from error
         except Exception as error:
-            what = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
-            raise refusal(what, error, spec.kwargs, cure(spec, error)) from error
+            failure = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
+            raise refusal(failure, error, spec.kwargs, cure(spec, error)) from error
         try:
             if not is_joint(spec):
                 _check_version(env, spec)
@@ -214,11 +214,11 @@ def _check_version(env: Env, spec: EnvSpec) -> None:
 
     It chooses the latest, which may be another one tomorrow.
     """
-    made = env.spec.id if env.spec is not None else spec.id
+    full_id = env.spec.id if env.spec is not None else spec.id
     module, colon, name = spec.id.rpartition(":")
-    if parse_env_id(name)[2] is None and parse_env_id(made)[2] is not None:
-        what = "an environment is named with its version, as results depend on it"
-        raise EnvSpecError(f"{what}, but got {spec.id}; write {module}{colon}{made.rpartition(':')[2]}")
+    if parse_env_id(name)[2] is None and parse_env_id(full_id)[2] is not None:
+        rule = "an environment is named with its version, as results depend on it"
+        raise EnvSpecError(f"{rule}, but got {spec.id}; write {module}{colon}{full_id.rpartition(':')[2]}")
 
 
 def _check_spaces(env: Any, spec: EnvSpec) -> None:
@@ -275,8 +275,8 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     try:
         wrapped: Env = make(env, **with_arrays(deepcopy(wrapper["kwargs"])))
     except Exception as error:
-        what = f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}"
-        raise refusal(what, error, wrapper["kwargs"]) from error
+        failure = f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}"
+        raise refusal(failure, error, wrapper["kwargs"]) from error
     if is_joint(spec):
         _check_around_agents(wrapped, env, name, spec)
     return wrapped

@@ -228,33 +228,33 @@ def _tested(spec: EnvSpec, draw: int) -> Restore:
 
 def _tested_with(generators: Sequence[str], spec: EnvSpec, draw: int, alone: bool) -> Restore:
     """Return the best exact way with these generators."""
-    with ExitStack() as made:
+    with ExitStack() as instances:
         count = itertools.count()
 
         def new() -> Env:
             if alone:
-                made.close()
+                instances.close()
             try:
                 env = make_env(spec, generators)
             except Exception:
                 if alone or not next(count):
                     raise
-                made.close()
+                instances.close()
                 if not _allows_one(spec):
                     raise
                 raise _SingleInstance from None
             next(count)
-            made.callback(close_env, env, spec)
+            instances.callback(close_env, env, spec)
             return with_legal_actions(env, spec.id)
 
-        trial = _Trial(spec, new, made.close, generators, alone)
+        trial = _Trial(spec, new, instances.close, generators, alone)
         try:
             restore = (_declared if spec.restore else _compare)(trial, draw)
         except _SingleInstance:
             return _tested_with(generators, spec, draw, alone=True)
         _check_read(trial)
-        own = OWN_INFO if is_joint(spec) else ()
-        unreported = tuple(sorted(name for name in trial.numbers - spec.info.keys() if not name.startswith(own)))
+        prefixes = OWN_INFO if is_joint(spec) else ()
+        unreported = tuple(sorted(name for name in trial.numbers - spec.info.keys() if not name.startswith(prefixes)))
         advice = [f"{trial.outside}; correct the bounds"] if trial.outside else []
         advice += [trial.unused_mask] if trial.unused_mask else []
         return replace(
@@ -470,10 +470,10 @@ def _plan(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
     draws = streams.uniform(streams.key("self-test", *([draw] if draw else [])), np.arange(count * width))
     actions = codec.decode(codec.pick(draws.reshape(count, width), beyond=0.5))
     drawn = Curriculum(spec.parameters, [0], "self-test", tuple(spec.info))
-    taken = [actions[: steps // (1 + k % 3)] for k in range(EPISODES)]
-    taken += np.split(actions[steps:], SHORT)
-    first = draw * len(taken)
-    return [Episode(seed, actions, drawn.options(0, seed)) for seed, actions in enumerate(taken, first)]
+    sequences = [actions[: steps // (1 + k % 3)] for k in range(EPISODES)]
+    sequences += np.split(actions[steps:], SHORT)
+    first = draw * len(sequences)
+    return [Episode(seed, actions, drawn.options(0, seed)) for seed, actions in enumerate(sequences, first)]
 
 
 def _alone(trial: _Trial, episode: Episode) -> list[Record]:
@@ -546,12 +546,12 @@ def _steps(trial: _Trial, env: Env, actions: Array) -> Iterator[Record]:
         tick()
         trial.count()
         check_step(result, trial.spec)
-        obs, reward, terminated, truncated, said = result
+        obs, reward, terminated, truncated, step_info = result
         trial.check(env, obs, "step")
-        told = info.as_dict(said, trial.spec.id)
-        trial.numbers.update(info.numbers_in(told))
-        trial.unused_mask = trial.unused_mask or unused_mask(env, told)
-        info.write(said, reported, entries, trial.spec.id)
+        info_entries = info.as_dict(step_info, trial.spec.id)
+        trial.numbers.update(info.numbers_in(info_entries))
+        trial.unused_mask = trial.unused_mask or unused_mask(env, info_entries)
+        info.write(step_info, reported, entries, trial.spec.id)
         yield Record(
             _bits(obs, env.observation_space), float(reward), bool(terminated), bool(truncated), entries.tobytes()
         )

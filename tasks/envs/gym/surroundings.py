@@ -79,7 +79,7 @@ class Guard:
                 self.contexts.enter_context(simulating())
             self.leave_inference()
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, error_type: Any, error: BaseException | None, trace: Any) -> None:
         if self.depth == 1:
             self.return_to_inference()
             self.contexts.close()
@@ -137,7 +137,7 @@ class SteppingGuard:
             self.read = self.all
         self.guard.leave_inference()
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, error_type: Any, error: BaseException | None, trace: Any) -> None:
         self.guard.return_to_inference()
         now = [get() for get in self.read]
         if now != self.guard.outside[: len(now)]:

@@ -217,13 +217,13 @@ def _imported(spec: EnvSpec, name: str) -> str:
     return pool
 
 
-def rows(obs: Any, which: Any) -> Any:
+def rows(obs: Any, selection: Any) -> Any:
     """Return the observations selected by a mask, or one by its index."""
     if isinstance(obs, Mapping):
-        return {name: rows(part, which) for name, part in obs.items()}
+        return {name: rows(part, selection) for name, part in obs.items()}
     if isinstance(obs, tuple):
-        return tuple(rows(part, which) for part in obs)
-    return obs[which]
+        return tuple(rows(part, selection) for part in obs)
+    return obs[selection]
 
 
 RawPool = EnvPool | VectorEntryPoint

@@ -66,11 +66,11 @@ class Pool:
         """Step every environment: a pool knows no others."""
         with self.guards.stepping:
             assert self.pool is not None
-            obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
+            obs, reward, terminated, truncated, env_id, infos = self.pool.step(actions)
             tick()
             order = self._order(env_id, range(self.count))
-            entries = self._entries(said)
-            if self.spec.info and isinstance(final := said.get("final_info"), Mapping):  # of episodes that ended
+            entries = self._entries(infos)
+            if self.spec.info and isinstance(final := infos.get("final_info"), Mapping):  # of episodes that ended
                 ended = np.asarray(terminated) | np.asarray(truncated)
                 entries = np.where(ended[:, None], self._entries(final), entries)
             return FlatStep(
@@ -81,14 +81,14 @@ class Pool:
                 entries[order],
             )
 
-    def _entries(self, said: Mapping[str, Any]) -> Array:
+    def _entries(self, infos: Mapping[str, Any]) -> Array:
         if not self.spec.info:
             return self.nothing
-        return np.stack([self._column(said, name) for name in self.spec.info], 1)
+        return np.stack([self._column(infos, name) for name in self.spec.info], 1)
 
-    def _column(self, said: Mapping[str, Any], name: str) -> Array:
+    def _column(self, infos: Mapping[str, Any], name: str) -> Array:
         """Return an entry of `info` by environment; NaN where missing."""
-        values = info.find(said, name)
+        values = info.find(infos, name)
         if values is None:
             return np.full(self.count, np.nan)
         column = np.asarray(values)
@@ -98,7 +98,7 @@ class Pool:
                 f"{column.dtype} of shape {column.shape[1:]}; leave it out"
             )
         outer, dot, inner = name.rpartition(".")
-        mask = info.find(said, f"{outer}{dot}_{inner}")  # Gymnasium's mask of those that have it
+        mask = info.find(infos, f"{outer}{dot}_{inner}")  # Gymnasium's mask of those that have it
         numbers = column.reshape(self.count).astype(np.float64)
         return numbers if mask is None else np.where(mask, numbers, np.nan)
 

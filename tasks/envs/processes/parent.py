@@ -61,7 +61,7 @@ class Processes:
     def __init__(self, spec: EnvSpec, count: int, processes: int, restore: Restore, spaces: Spaces):
         self.spec, self.restore = spec, restore
         self.remembers = restore.mode == "restart"
-        here = played_here(spec, tuple(restore.generators)) if restore.exact else ""
+        digest = played_here(spec, tuple(restore.generators)) if restore.exact else ""
         processes = min(processes, count)
         self.bounds = [count * w // processes for w in range(processes + 1)]
         self.process_of = [w for w in range(processes) for _ in range(self.bounds[w], self.bounds[w + 1])]
@@ -83,11 +83,13 @@ class Processes:
         self.close = weakref.finalize(self, _close, self.children, self.memory, os.getpid())
         try:
             self.children += [self._start(w) for w in range(processes)]
-            there = {self._await_ready(w) for w in range(processes)}
+            digests = {self._await_ready(w) for w in range(processes)}
         except BaseException:
             self.close()
             raise
-        self.elsewhere = other_episodes(spec.id, "in the process that trains") if here and there - {here, ""} else ""
+        self.elsewhere = (
+            other_episodes(spec.id, "in the process that trains") if digest and digests - {digest, ""} else ""
+        )
 
     def _start(self, w: int) -> Child:
         first = self.bounds[w]

@@ -308,7 +308,7 @@ def test_a_checkpoint_makes_only_the_segments_that_changed() -> None:
         grow(replay, steps)
         live = replay.member_state(0)
         packed = pack(live)
-        made = packed.blobs.made if isinstance(packed.blobs, segments.Blobs) else packed.blobs
+        made = packed.blobs.created if isinstance(packed.blobs, segments.Blobs) else packed.blobs
         assert len(made) == new
         stored |= made
         assert packed.digest == pack(materialized(live)).digest
@@ -322,7 +322,7 @@ def test_nothing_new_costs_nothing() -> None:
     pack(replay.member_state(0))
     packed = pack(replay.member_state(0))
     assert isinstance(packed.blobs, segments.Blobs)
-    assert len(packed.blobs.made) == 0
+    assert len(packed.blobs.created) == 0
     assert len(packed.blobs) == len(list(packed.blobs)) == 3
 
 
@@ -351,7 +351,7 @@ def test_a_member_moves_with_its_known_segments() -> None:
     assert one.numbers[0].tobytes() == two.numbers[1].tobytes()
     packed = pack(one.member_state(0))
     assert isinstance(packed.blobs, segments.Blobs)
-    assert len(packed.blobs.made) == 0
+    assert len(packed.blobs.created) == 0
     grow(one, 1)
     grow(two, 2)
     assert pack(one.member_state(0)).digest == pack(materialized(one.member_state(0))).digest
