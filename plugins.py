@@ -50,7 +50,7 @@ class Registry:
     """Objects of one kind by name.
 
     Args:
-        kind: noun for messages, such as "scheduler".
+        noun: noun for messages, such as "scheduler".
         group: group of entry points in which packages offer theirs.
         homes: ".module:object" of each of Rekindle's own, relative to its root.
         problem: returns why an offered object cannot be used, or "", given its name, the object and its origin.
@@ -60,13 +60,13 @@ class Registry:
 
     def __init__(
         self,
-        kind: str,
+        noun: str,
         group: str,
         homes: Mapping[str, str],
         problem: Callable[[str, Any, str], str],
         spelled: str = "",
     ):
-        self.kind, self.group, self.homes, self.problem, self.spelled = kind, group, homes, problem, spelled
+        self.noun, self.group, self.homes, self.problem, self.spelled = noun, group, homes, problem, spelled
 
     def names(self) -> list[str]:
         """Return all names, Rekindle's own first."""
@@ -91,7 +91,7 @@ class Registry:
         names = self.names()
         near = get_close_matches(name.lower(), names, n=1)
         cure = f"; did you mean {near[0]}?" if near else ""
-        raise PluginError(f"a {self.kind} must be one of {', '.join(names)}, but got {name!r}{cure}")
+        raise PluginError(f"a {self.noun} must be one of {', '.join(names)}, but got {name!r}{cure}")
 
     def target(self, name: str) -> str | None:
         """Return the "package.module:object" that a package offers under a name, without importing it.
@@ -113,7 +113,7 @@ class Registry:
             except PluginError as failure:
                 error = " ".join(str(failure).split())
             package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
-            yield Plugin(self.kind, point.name, point.value, package, version, error)
+            yield Plugin(self.noun, point.name, point.value, package, version, error)
 
     def _point(self, name: str) -> EntryPoint | None:
         points = [*offers(self.group).select(name=name)] if name not in self.homes else []  # ours are not replaced
@@ -123,7 +123,7 @@ class Registry:
 
     def _ambiguous(self, name: str, origins: list[str]) -> PluginError:
         return PluginError(
-            f"{self.kind}s must have names of their own, but {name!r} is {' and '.join(sorted(origins))}; give yours "
+            f"{self.noun}s must have names of their own, but {name!r} is {' and '.join(sorted(origins))}; give yours "
             "another name, in its class and among its package's entry points"
         )
 
@@ -131,9 +131,9 @@ class Registry:
         try:
             offered = point.load()
         except Exception as error:  # importing runs the package's code
-            kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+            prefix = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
             raise PluginError(
-                f"the {self.kind} {point.name!r}, {_origin(point)}, cannot be imported: {kind}{error}"
+                f"the {self.noun} {point.name!r}, {_origin(point)}, cannot be imported: {prefix}{error}"
             ) from error
         if problem := self.problem(point.name, offered, _origin(point)):
             raise PluginError(problem)

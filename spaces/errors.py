@@ -145,8 +145,8 @@ def near(name: str, names: Collection[str]) -> str:
     """
     outer, _, leaf = name.rpartition(".")
     for group in SYNONYMS.get(leaf, ()):
-        if same := [path for ours in group for path in (ours, f"{outer}.{ours}") if path in names]:
-            return f"; did you mean {' and '.join(same)}?"
+        if paths := [path for ours in group for path in (ours, f"{outer}.{ours}") if path in names]:
+            return f"; did you mean {' and '.join(paths)}?"
     if name in ARGUMENTS:
         return f"; that is {ARGUMENTS[name]}"
     leaves: dict[str, list[str]] = {}

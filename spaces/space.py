@@ -446,8 +446,8 @@ class Space(Mapping[str, "Dimension | Space"]):
     def _instead_of_an_object(self, path: str) -> str:
         """Return advice for a user who gave an object: name its class."""
         group = path.partition(".")[0] + "."
-        taken = [row.path for row in self.rows if row.path.startswith(group) and CLASS in row.dimension.expects]
-        return f"; name its class instead: {taken[0]}='{CLASS}(argument=1)'" if taken else ""
+        paths = [row.path for row in self.rows if row.path.startswith(group) and CLASS in row.dimension.expects]
+        return f"; name its class instead: {paths[0]}='{CLASS}(argument=1)'" if paths else ""
 
     def _refuse(self, path: str, value: object) -> NoReturn:
         for name in self._flat:
@@ -485,13 +485,13 @@ def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
     if not enabled:
         return _fixed(dimension, None, path)
     default = dimension.default if dimension.default is not None else dimension.dimension.default
-    same = {name: getattr(dimension, name) for name in ("when", "structural", "help")}
-    return replace(dimension.dimension, default=default, **same)
+    attributes = {name: getattr(dimension, name) for name in ("when", "structural", "help")}
+    return replace(dimension.dimension, default=default, **attributes)
 
 
 def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
-    same = {name: getattr(dimension, name) for name in ("when", "structural", "help")}
-    return Fixed(values=(dimension.check(value, path),), **same)
+    attributes = {name: getattr(dimension, name) for name in ("when", "structural", "help")}
+    return Fixed(values=(dimension.check(value, path),), **attributes)
 
 
 def read_for(dimension: Dimension, text: str) -> Value:

@@ -116,10 +116,10 @@ def classify(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
+    ids: set[int] = set()
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None and id(current) not in ids:
+        ids.add(id(current))
         yield current
         current = current.__cause__ if isinstance(current, BadResume) else None
 
@@ -164,12 +164,12 @@ class Decision:
 
 def decide(error: BaseException, tried: int = 0) -> Decision:
     """Decide about a failure after `tried` retries for failures of its kind."""
-    kind = classify(error)
-    rule = RETRY_RULES[kind]
+    failure_kind = classify(error)
+    rule = RETRY_RULES[failure_kind]
     retry = not rule.release and (rule.times is None or tried < rule.times)
     pause = min(rule.pause * 2.0 ** min(tried, 30), rule.longest) if retry else 0.0
     alone = rule.alone and retry and tried >= rule.together
-    return Decision(kind, retry, rule.release, alone, pause, rule.why)
+    return Decision(failure_kind, retry, rule.release, alone, pause, rule.why)
 
 
 def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any
 
 def one_line(description: str) -> str:
     """Return a failure's last line, after what its program did."""
-    said, quotes, _ = description.partition(LAST_LINES)
+    text, quotes, _ = description.partition(LAST_LINES)
     last = description.strip().splitlines()[-1]
-    return f"{said.splitlines()[-1]}: {last}" if quotes else last
+    return f"{text.splitlines()[-1]}: {last}" if quotes else last
 
 
 def describe(error: BaseException) -> str:
@@ -190,8 +190,8 @@ def describe(error: BaseException) -> str:
     A divergence is described by its message, since its traceback depends on the cohort of the trial; and so is the
     failure of a program, which says nothing of the code here.
     """
-    kind, root = classify(error), [*_causes(error)][-1]
+    failure_kind, root = classify(error), [*_causes(error)][-1]
     if isinstance(root, Diverged | Killed | Hung | OutOfTime | ProgramFailed | ProgramError):
         return masked(f"{type(root).__name__}: {root}")
-    text = masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
+    text = masked(f"[{failure_kind}] {''.join(traceback.format_exception(root))}")
     return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]}\n...\n{text[-LENGTH // 2 :]}"

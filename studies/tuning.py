@@ -109,10 +109,13 @@ class StudyTrial:
         """Create a trial from its view."""
         results = view.results()
         measured = {name: results[name] for name in objectives if name in results}
-        same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error", "violation", "repeats")
+        names = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error", "violation", "repeats")
         value = next(iter(measured.values()), None)
         return cls(
-            **{name: getattr(view, name) for name in same}, value=value, objectives=measured, over_seeds=view.over_seeds
+            **{name: getattr(view, name) for name in names},
+            value=value,
+            objectives=measured,
+            over_seeds=view.over_seeds,
         )
 
 

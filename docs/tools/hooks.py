@@ -40,25 +40,25 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Fill in tables, and lead links to where pages stand on the site."""
-    here = page.file.src_uri
-    source = PurePosixPath(INCLUDED_AS.get(here, f"docs/{here}"))
+    page_path = page.file.src_uri
+    source = PurePosixPath(INCLUDED_AS.get(page_path, f"docs/{page_path}"))
     parts = FENCED.split(markdown)
-    return "".join(part if part.startswith("```") else prose(part, here, source) for part in parts)
+    return "".join(part if part.startswith("```") else prose(part, page_path, source) for part in parts)
 
 
-def prose(text: str, here: str, source: PurePosixPath) -> str:
+def prose(text: str, page_path: str, source: PurePosixPath) -> str:
     """Return what stands between code blocks, as the site shows it."""
-    text = TABLE.sub(lambda found: hyperparameters(found[1], found[2]), text)
-    return LINK.sub(lambda found: f"{found[1]}{site_link(found[2], here, source)}{found[3]}", text)
+    text = TABLE.sub(lambda match: hyperparameters(match[1], match[2]), text)
+    return LINK.sub(lambda match: f"{match[1]}{site_link(match[2], page_path, source)}{match[3]}", text)
 
 
-def site_link(link: str, here: str, source: PurePosixPath) -> str:
+def site_link(link: str, page_path: str, source: PurePosixPath) -> str:
     """Return a link of the repository as a link between pages of the site."""
     target = os.path.normpath(source.parent / link)
     if target == "README.md":
         target = "docs/index.md"
     wanted = INCLUDED.get(target, target.removeprefix("docs/"))
-    return os.path.relpath(wanted, PurePosixPath(here).parent)
+    return os.path.relpath(wanted, PurePosixPath(page_path).parent)
 
 
 def hyperparameters(task: str, env: str | None = None) -> str:
@@ -98,14 +98,14 @@ def reference() -> str:
     return text
 
 
-def own_names(kind: type) -> set[str]:
+def own_names(cls: type) -> set[str]:
     """Return the names that a class, or a base of the same package that is not shown itself, defines."""
     import rekindle
 
-    shown = {getattr(rekindle, name) for name in rekindle.__all__ if name != "__version__"} - {kind}
-    bases = [base for base in kind.__mro__ if base.__module__.startswith("rekindle") and base not in shown]
+    shown = {getattr(rekindle, name) for name in rekindle.__all__ if name != "__version__"} - {cls}
+    bases = [base for base in cls.__mro__ if base.__module__.startswith("rekindle") and base not in shown]
     members = {name: member for base in bases for name, member in vars(base).items()}
-    return {name for name, member in members.items() if isinstance(member, property) or callable(getattr(kind, name))}
+    return {name for name, member in members.items() if isinstance(member, property) or callable(getattr(cls, name))}
 
 
 def described(value: Any, name: str) -> str:
@@ -149,17 +149,17 @@ def bare(annotation: Any) -> Any:
 
 def signature(value: Any) -> str:
     """Return a signature, with a line for each parameter if it is long."""
-    found = inspect.signature(value)
-    parameters = [each.replace(annotation=bare(each.annotation)) for each in found.parameters.values()]
-    found = found.replace(parameters=parameters, return_annotation=bare(found.return_annotation))
-    if len(str(found)) <= WIDTH:
-        return str(found)
-    lines, kinds = [], [each.kind for each in parameters]
-    for each in parameters:
-        if each.kind is each.KEYWORD_ONLY and each.VAR_POSITIONAL not in kinds and "*" not in lines:
+    result = inspect.signature(value)
+    parameters = [parameter.replace(annotation=bare(parameter.annotation)) for parameter in result.parameters.values()]
+    result = result.replace(parameters=parameters, return_annotation=bare(result.return_annotation))
+    if len(str(result)) <= WIDTH:
+        return str(result)
+    lines, kinds = [], [parameter.kind for parameter in parameters]
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.VAR_POSITIONAL not in kinds and "*" not in lines:
             lines.append("*")
-        lines.append(str(each))
-    end = str(found.replace(parameters=[]))
+        lines.append(str(parameter))
+    end = str(result.replace(parameters=[]))
     return "(\n    " + ",\n    ".join(lines) + f",\n{end[1:]}"
 
 

@@ -85,29 +85,33 @@ This page and the schema are made from the code, by `docs/tools/json_output.py`.
 """
 
 
-def is_object(kind: Any) -> bool:
+def is_object(annotation: Any) -> bool:
     """Return whether a type's values are JSON objects with declared fields."""
-    return isinstance(kind, type) and (issubclass(kind, View) or is_dataclass(kind) or hasattr(kind, "_fields"))
+    return isinstance(annotation, type) and (
+        issubclass(annotation, View) or is_dataclass(annotation) or hasattr(annotation, "_fields")
+    )
 
 
-def name_of(kind: type) -> str:
-    return kind.__name__.removesuffix("View")
+def name_of(object_type: type) -> str:
+    return object_type.__name__.removesuffix("View")
 
 
-def fields_of(kind: type) -> dict[str, Any]:
+def fields_of(object_type: type) -> dict[str, Any]:
     """Return the annotations of an object's fields, by attribute."""
-    hints = get_type_hints(kind, include_extras=True)
-    names = kind.fields if issubclass(kind, View) else getattr(kind, "_fields", list(hints))
+    hints = get_type_hints(object_type, include_extras=True)
+    names = object_type.fields if issubclass(object_type, View) else getattr(object_type, "_fields", list(hints))
     return {name: hints[name] for name in names}
 
 
-def described(kind: type, name: str, annotation: Any) -> tuple[Any, str]:
+def described(object_type: type, name: str, annotation: Any) -> tuple[Any, str]:
     """Return a field's type and description: of the annotation, or of the class's docstring."""
     if get_origin(annotation) is Annotated:
         inner, *texts = get_args(annotation)
         return inner, str(texts[-1])
-    found = re.search(rf"^    +{name}: (.+?)(?=\n    +\w+: |\n*\Z)", kind.__doc__ or "", re.DOTALL | re.MULTILINE)
-    return annotation, " ".join(found[1].split()).removesuffix(".") if found else ""
+    entry = re.search(
+        rf"^    +{name}: (.+?)(?=\n    +\w+: |\n*\Z)", object_type.__doc__ or "", re.DOTALL | re.MULTILINE
+    )
+    return annotation, " ".join(entry[1].split()).removesuffix(".") if entry else ""
 
 
 def parts_of(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -123,7 +127,7 @@ def schema_of(annotation: Any) -> dict[str, Any]:
     if is_object(origin):
         return {"$ref": f"#/$defs/{name_of(origin)}"}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(each) for each in arguments]}
+        return {"anyOf": [schema_of(argument) for argument in arguments]}
     if origin is tuple:
         return {"type": "array", "prefixItems": [*map(schema_of, arguments)], "items": False}
     if origin is Sequence or origin is list:
@@ -149,45 +153,45 @@ def type_of(annotation: Any) -> str:
     return BASIC.get(origin, "any")
 
 
-def objects_in(annotation: Any, found: dict[str, type]) -> dict[str, type]:
+def objects_in(annotation: Any, objects: dict[str, type]) -> dict[str, type]:
     """Add the objects that a type contains, each after the one that contains it."""
     origin, arguments = parts_of(annotation)
-    if is_object(origin) and found.get(name_of(origin)) is not origin:
-        assert name_of(origin) not in found, f"two objects are named {name_of(origin)}"
-        found[name_of(origin)] = origin
+    if is_object(origin) and objects.get(name_of(origin)) is not origin:
+        assert name_of(origin) not in objects, f"two objects are named {name_of(origin)}"
+        objects[name_of(origin)] = origin
         arguments = (*fields_of(origin).values(),)
-    for each in arguments:
-        objects_in(each, found)
-    return found
+    for argument in arguments:
+        objects_in(argument, objects)
+    return objects
 
 
-def is_optional(kind: type, name: str) -> bool:
-    return issubclass(kind, View) and default_of(kind, name) is not REQUIRED
+def is_optional(object_type: type, name: str) -> bool:
+    return issubclass(object_type, View) and default_of(object_type, name) is not REQUIRED
 
 
-def object_schema(kind: type) -> dict[str, Any]:
+def object_schema(object_type: type) -> dict[str, Any]:
     """Return the schema of an object; those that it merges are parts of it."""
     properties, required, merged = {}, [], []
-    for name, annotation in fields_of(kind).items():
-        inner, text = described(kind, name, annotation)
-        if name in getattr(kind, "merged", ()):
+    for name, annotation in fields_of(object_type).items():
+        inner, text = described(object_type, name, annotation)
+        if name in getattr(object_type, "merged", ()):
             merged += [schema_of(inner)] if is_object(inner) else []
             continue
         properties[key_of(name)] = schema_of(inner) | ({"description": text} if text else {})
-        required += [] if is_optional(kind, name) else [key_of(name)]
+        required += [] if is_optional(object_type, name) else [key_of(name)]
     more = {"allOf": merged} if merged else {}
-    title = (kind.__doc__ or "").splitlines()[0]
+    title = (object_type.__doc__ or "").splitlines()[0]
     return {"description": title, "type": "object", **more, "properties": properties, "required": required}
 
 
 def schema() -> str:
     """Return the schema of all commands."""
-    found: dict[str, type] = {}
+    objects: dict[str, type] = {}
     for result in RESULTS.values():
-        objects_in(result, found)
+        objects_in(result, objects)
     marked = {"properties": {"format": {"const": 1}}, "required": ["format"]}
     commands = {command: {"allOf": [schema_of(result)], **marked} for command, result in RESULTS.items()}
-    definitions = commands | {name: object_schema(kind) for name, kind in found.items()}
+    definitions = commands | {name: object_schema(object_type) for name, object_type in objects.items()}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(definition)}" for name, definition in definitions.items())
     head = '"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "JSON output of rekindle"'
     return f'{{{head}, "$defs": {{\n{lines}\n}}}}\n'
@@ -195,17 +199,25 @@ def schema() -> str:
 
 def page() -> str:
     """Return the page of all commands and objects."""
-    found: dict[str, type] = {}
+    objects: dict[str, type] = {}
     lines = [INTRODUCTION, "| command | result |", "|---|---|"]
     for command, result in RESULTS.items():
         lines.append(f"| `{command}` | {type_of(result)} |")
-        objects_in(result, found)
-    for name, kind in found.items():
-        lines += ["", f"## {name}", "", (kind.__doc__ or "").splitlines()[0], "", "| field | type | |", "|---|---|---|"]
-        for field, annotation in fields_of(kind).items():
-            inner, text = described(kind, field, annotation)
-            optional = " (if any)" if is_optional(kind, field) else ""
-            key = "by name" if field in getattr(kind, "merged", ()) else f"`{key_of(field)}`"
+        objects_in(result, objects)
+    for name, object_type in objects.items():
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            (object_type.__doc__ or "").splitlines()[0],
+            "",
+            "| field | type | |",
+            "|---|---|---|",
+        ]
+        for field, annotation in fields_of(object_type).items():
+            inner, text = described(object_type, field, annotation)
+            optional = " (if any)" if is_optional(object_type, field) else ""
+            key = "by name" if field in getattr(object_type, "merged", ()) else f"`{key_of(field)}`"
             lines.append(f"| {key} | {type_of(inner)}{optional} | {text.replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"
 

@@ -78,14 +78,14 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page, with the files that they include."""
-    text, found = page.read_text(), []
+    text, results = page.read_text(), []
     for match in BLOCK.finditer(text):
         how, language, info, code = match.groups()
         code = SNIPPET.sub(lambda snippet: (ROOT / snippet[1]).read_text(), code)
         title = TITLE.search(info)
         line = text.count("\n", 0, match.start(2)) + 1
-        found.append(Block(page, line, how or "", language, title[1] if title else None, code))
-    return found
+        results.append(Block(page, line, how or "", language, title[1] if title else None, code))
+    return results
 
 
 def check(block: Block) -> None:
@@ -177,12 +177,12 @@ def best(folder: Path, environment: dict[str, str]) -> str:
     """Return the uid of the best trial, or of the only training, of the first database of a folder."""
     file = min(folder.glob("*.db"), key=lambda path: path.stat().st_ctime)
 
-    def told(command: str) -> dict[str, Any]:
+    def output_of(command: str) -> dict[str, Any]:
         line = ["rekindle", command, "--json", "--storage", f"sqlite:///{file}"]
         return json.loads(subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout)
 
-    bests = [study["best"]["uid"] for study in told("status")["studies"] if study["best"]]
-    return (bests or [task["uid"] for task in told("tasks")["tasks"]])[0][:10]
+    bests = [study["best"]["uid"] for study in output_of("status")["studies"] if study["best"]]
+    return (bests or [task["uid"] for task in output_of("tasks")["tasks"]])[0][:10]
 
 
 def main() -> int:

@@ -30,8 +30,8 @@ class Corridor(gymnasium.Env):
 
     def step(self, action):
         self.cell, self.steps = max(0, self.cell + (1 if action else -1)), self.steps + 1
-        there = self.cell == 7
-        return np.array([self.cell], np.float32), float(there), there, self.steps >= 50, {}
+        at_goal = self.cell == 7
+        return np.array([self.cell], np.float32), float(at_goal), at_goal, self.steps >= 50, {}
 
 
 class DropOne(Halving):

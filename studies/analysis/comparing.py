@@ -265,7 +265,7 @@ def _source(runs: Runs) -> SourceView:
     return SourceView(
         source=runs.source,
         env=runs.env,
-        kind=runs.kind,
+        kind=runs.origin,
         epochs=runs.epochs,
         env_steps=runs.env_steps,
         results=list(runs.results),

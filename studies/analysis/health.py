@@ -353,7 +353,7 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
     causes = [str(kinds.get(trial.uid) or "unknown") for trial in failed]
     cause, count = Counter(causes).most_common(1)[0]
     if count >= ONE_KIND * len(failed):
-        what = "trainings" if seeds_of(rows.config) > 1 else "trials"
+        noun = "trainings" if seeds_of(rows.config) > 1 else "trials"
         description = failed[causes.index(cause)].error
         last_line = one_line(description) if description else ""
         if last_line.partition(":")[0] in (ProgramFailed.__name__, ProgramError.__name__):
@@ -363,7 +363,7 @@ def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
             cure = CURES.get(cause, "`rekindle show UID` has the traceback; fix or leave out the values that cause it")
         yield Finding(
             "failures",
-            f"{count} of {len(ended)} {what} failed in one way: {cause}" + (f" ({last_line})" if last_line else ""),
+            f"{count} of {len(ended)} {noun} failed in one way: {cause}" + (f" ({last_line})" if last_line else ""),
             cure,
         )
 
@@ -434,9 +434,9 @@ def not_exact(rows: Rows) -> Iterator[Finding]:
     for category in (INEXACT, ADVICE):
         texts = Counter(text for event in rows.events if event.kind == category for text in event.data[category])
         for text, count in sorted(texts.items()):
-            what, _, cure = text.rpartition("; ")
+            statement, _, cure = text.rpartition("; ")
             of = f"{counted(count, 'training')} not bit-exact: " if category == INEXACT else ""
-            yield Finding("exactness" if category == INEXACT else "environment", f"{of}{what or cure}", cure)
+            yield Finding("exactness" if category == INEXACT else "environment", f"{of}{statement or cure}", cure)
 
 
 Check = Callable[[Rows], Iterator[Finding]]

@@ -138,9 +138,9 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
             f"{', '.join(objectives_of(old))}; leave it out"
         )
     if old.options.get(CONSTRAINT) != config.options.get(CONSTRAINT):
-        here, there = (", ".join(side.options.get(CONSTRAINT, ())) or "none" for side in (config, old))
+        ours, theirs = (", ".join(side.options.get(CONSTRAINT, ())) or "none" for side in (config, old))
         raise BadConfig(
-            f"a study learns from studies of its own constraints, {here}, but {label} has {there}; leave it out"
+            f"a study learns from studies of its own constraints, {ours}, but {label} has {theirs}; leave it out"
         )
     if old.scheduling.population:
         raise BadConfig(

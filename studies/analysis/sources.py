@@ -62,7 +62,7 @@ class Runs:
         label: label of the side that the runs belong to.
         env: text that names the environment; None if a file does not name it.
         source: study or file.
-        kind: CONFIRMED, SELECTED (the replicates by which the best configuration was chosen) or FILE.
+        origin: CONFIRMED, SELECTED (the replicates by which the best configuration was chosen) or FILE.
         results: result of each run, as measured.
         objective: name and direction of the objective; None for a file.
         epochs: epochs of each run; None for a file.
@@ -73,7 +73,7 @@ class Runs:
     label: str
     env: str | None
     source: str
-    kind: str
+    origin: str
     results: tuple[float, ...]
     objective: tuple[str, str] | None = None
     epochs: int | None = None
@@ -90,8 +90,8 @@ def is_file(text: str, studies: Collection[str] = ()) -> bool:
         text: the source.
         studies: names of all studies.
     """
-    path = Path(what := _split(text, studies)[2])
-    return path.suffix in (".npz", ".csv") and (what not in studies or path.exists())
+    path = Path(target := _split(text, studies)[2])
+    return path.suffix in (".npz", ".csv") and (target not in studies or path.exists())
 
 
 def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
@@ -125,8 +125,8 @@ def _split(text: str, studies: Collection[str]) -> tuple[str, str, str]:
 
 def _identity(source: tuple[str, str, str], file: bool) -> tuple[str, str]:
     """Return what identifies the runs of a source and their side."""
-    name, _, what = source
-    return (name, os.path.realpath(what)) if file else (name or what, what)
+    name, _, target = source
+    return (name, os.path.realpath(target)) if file else (name or target, target)
 
 
 def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, str]) -> Iterator[Runs]:
@@ -137,26 +137,30 @@ def _read(store: Store | None, source: tuple[str, str, str], tables: dict[str, s
         source: the source, see `_split`.
         tables: names of recorded tables by digest, which grow.
     """
-    name, equals, what = source
+    name, equals, target = source
     label, _, env = name.partition("@")
-    if (equals and not label) or not what:
+    if (equals and not label) or not target:
         raise BadSource(
             f"a source is a study or a file, optionally as LABEL=STUDY or LABEL@ENV=FILE, but got {''.join(source)!r}"
         )
-    path = Path(what)
+    path = Path(target)
     if store is not None:
-        yield from _of_study(store, what, label or what, env, tables)
+        yield from _of_study(store, target, label or target, env, tables)
     elif path.suffix == ".npz":
         result, steps = _last_evaluation(path)
-        yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps, returns=True)
+        yield Runs(
+            label or path.parent.name or target, env or None, target, FILE, (result,), env_steps=steps, returns=True
+        )
     elif (header := _header(path)) is not None:
         result, steps = _last_episodes(path)
         env = env or str(header.get("env_id") or "")
-        yield Runs(label or path.parent.name or what, env or None, what, FILE, (result,), env_steps=steps, returns=True)
+        yield Runs(
+            label or path.parent.name or target, env or None, target, FILE, (result,), env_steps=steps, returns=True
+        )
     else:
         by_env, steps = _rows(path)
         for name, results in by_env.items():
-            yield Runs(label or path.stem, name or env or None, what, FILE, results, env_steps=steps)
+            yield Runs(label or path.stem, name or env or None, target, FILE, results, env_steps=steps)
 
 
 def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, str]) -> Iterator[Runs]:

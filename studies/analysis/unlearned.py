@@ -308,19 +308,19 @@ def _longer_option(config: Config) -> str:
 
 def cures(config: Config, probe: Probe) -> str:
     """Return what may help trials of this study to learn."""
-    seen = probe if isinstance(probe, ProbeView) else None
-    observations, rewards = (seen.observations, seen.rewards) if seen else (None, None)
-    actions = seen.actions if seen else ""
-    zeros = 1.0 if seen is None or seen.zero_rewards is None else seen.zero_rewards
+    view = probe if isinstance(probe, ProbeView) else None
+    observations, rewards = (view.observations, view.rewards) if view else (None, None)
+    actions = view.actions if view else ""
+    zeros = 1.0 if view is None or view.zero_rewards is None else view.zero_rewards
     declared: Mapping[str, Dimension] = {}
     with suppress(ValueError):  # the task may be of a package that is not installed here
         declared = load(config.task).learner.hyperparameters.flat()
     off = {name for name, switch in declared.items() if switch.default is False and not config.fixed.get(name)}
     off -= {*config.open}
-    sparse = seen is None or zeros >= SPARSE or is_sparse(seen.to_json())
+    sparse = view is None or zeros >= SPARSE or is_sparse(view.to_json())
     exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * sparse
     cures = []
-    if seen and zeros == 1:
+    if view and zeros == 1:
         cures.append("make sure that the environment gives rewards: a probe saw only zeros")
     if observations and observations.high == 0:
         cures.append("make sure that observations differ: a probe saw only equal ones")

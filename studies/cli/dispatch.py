@@ -104,12 +104,12 @@ def _complete_streams() -> None:
 def _parse(words: Sequence[str]) -> Namespace | int:
     """Return a command's options, or the exit status without one."""
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except OSError as error:
         why = "was deleted" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         return _say(f"error: a command needs a working directory, but this one {why}; cd to another one", USAGE)
-    if not {"", here} & {*sys.path}:
-        sys.path.append(here)  # finds the user's own environments and tasks, like `python -m`
+    if not {"", folder} & {*sys.path}:
+        sys.path.append(folder)  # finds the user's own environments and tasks, like `python -m`
     parser = make_parser(add_readers if {*words[:1]} & {*READING} else None)  # all others take 15 ms
     words, names = _split(words)
     try:
@@ -234,8 +234,8 @@ def _explain(error: BaseException) -> int:
     if not isinstance(error, TaskError) and is_environment(error):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         whose = f"{id}: " if (id := environment_of(error)) else ""
-        what = f"{whose}the environment's own code raised {class_and_text(error)}"
-        return _say(f"error: {what} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
+        problem = f"{whose}the environment's own code raised {class_and_text(error)}"
+        return _say(f"error: {problem} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {text_of(error)}", USAGE)
     if isinstance(error, StoreError | Diverged | EnvironmentFailed | NotData):
@@ -244,8 +244,8 @@ def _explain(error: BaseException) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    said, quotes, lines = masked(text).partition(LAST_LINES)  # what a program printed keeps its lines
-    line = " ".join((said + quotes).split())
+    message, quotes, lines = masked(text).partition(LAST_LINES)  # what a program printed keeps its lines
+    line = " ".join((message + quotes).split())
     if len(line) > LENGTH:  # an environment's exception may quote megabytes
         line = f"{line[: LENGTH // 2]} ... {line[-LENGTH // 2 :]}"
     quoted = [f"  {line}" for line in lines.splitlines()]

@@ -80,11 +80,11 @@ class MLflow:
         """Return the id of a run, creating it if necessary."""
         if run.name not in self._ids:
             tags = {NAME: run.name, "rekindle.uid": run.uid, "rekindle.task": run.title}
-            made = self.client.create_run(self._experiment(run), int(1000 * run.started), tags, run.name)
-            self._ids[run.name] = made.info.run_id
+            remote_run = self.client.create_run(self._experiment(run), int(1000 * run.started), tags, run.name)
+            self._ids[run.name] = remote_run.info.run_id
             values = {**plain(run.hyperparameters), "seed": run.seed}
             params = [Param(name, str(value)) for name, value in values.items()]
-            self.client.log_batch(made.info.run_id, params=params)
+            self.client.log_batch(remote_run.info.run_id, params=params)
         return self._ids[run.name]
 
 

@@ -63,8 +63,8 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     try:
         _try(path, form == "folder")
     except OSError as error:
-        what = "folder" if form == "folder" else "file"
-        raise ValueError(f"{name} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
+        noun = "folder" if form == "folder" else "file"
+        raise ValueError(f"{name} writes to a {noun}, but {path} cannot be written: {error.strerror}") from None
     if form == "table":
         _sink(name)(path, names or usual)  # refuses a file that is not a table of curves
     return name, path, names or usual

@@ -27,13 +27,13 @@ class _Table:
         self.path, self.names = path, names
         self._rows: dict[str, list[dict[str, Any]]] = {}  # by run
         self._order: dict[str, tuple[int, str]] = {}
-        there = self._keys(path) if path.exists() and path.stat().st_size else []
-        if there is None:
+        keys = self._keys(path) if path.exists() and path.stat().st_size else []
+        if keys is None:
             raise ValueError(
                 f"curves are written to a file of their own, but {path} holds something else; name another"
             )
-        self._owners = {_owner(*key) for key in there}
-        self._changed, self._due = not there, 0.0
+        self._owners = {_owner(*key) for key in keys}
+        self._changed, self._due = not keys, 0.0
 
     def last(self, run: Run) -> int:
         """Return 0: each process writes the table from the beginning.

@@ -82,7 +82,7 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     Those of an earlier study of this name are left out.
     """
     of = Config.from_json(store.study(study).config, study)
-    same = (of.task, of.environments, of.seed, of.fixed)
+    identity = (of.task, of.environments, of.seed, of.fixed)
     earlier = [
         (name, Config.from_json(store.study(name).config, name))
         for name in (row.name for row in store.studies())
@@ -91,7 +91,7 @@ def confirmations_of(store: Store, study: str) -> dict[str, Config]:
     confirmations = [
         (name, config)
         for name, config in earlier
-        if config.scheduling.confirms and (config.task, config.environments, config.seed, config.fixed) == same
+        if config.scheduling.confirms and (config.task, config.environments, config.seed, config.fixed) == identity
     ]
     return dict(sorted(confirmations, key=lambda item: first_seed(item[1])))
 
@@ -223,8 +223,8 @@ def start_confirmation(store: Store, study: str, config: Config) -> str:
     deleted = Config.from_json(store.study(study).config, study).options.get(USED, 0)
     used = max([deleted, *map(first_unused, earlier.values())])
     form = {**config.options["confirms"], **({FIRST: used} if used else {})}
-    taken = {row.name for row in store.studies()}
-    name = next(name for n in count(1) if (name := confirmation_name(study, n)) not in taken)
+    names = {row.name for row in store.studies()}
+    name = next(name for n in count(1) if (name := confirmation_name(study, n)) not in names)
     start_study(store, name, replace(config, options={**config.options, "confirms": form}))
     return name
 
@@ -432,9 +432,9 @@ def constraint_views(
     from ..statistics.intervals import greatest_mean, mean_interval  # slow to import (NumPy)
 
     confirmation, views = Confirmation.of(config), dict[str, ConstraintView]()
-    own = fresh_rows(rows, candidate, confirmation.estimating)
-    for constraint in confirmation.constraints if len(own) >= FEWEST else ():
-        results = [value_of(row.objectives, constraint.name) for row in own]
+    fresh = fresh_rows(rows, candidate, confirmation.estimating)
+    for constraint in confirmation.constraints if len(fresh) >= FEWEST else ():
+        results = [value_of(row.objectives, constraint.name) for row in fresh]
         every = fresh_rows(rows, candidate, range(confirmation.estimating.stop))
         ends = mean_interval(results, confidence=SURE)
         sign = 1 if constraint.relation == "<=" else -1
@@ -443,7 +443,7 @@ def constraint_views(
         value, low, high = ends.estimate, min(ends.low, far), max(ends.high, far)
         excesses = [constraint.excess(end) for end in (low, high)]
         holds = True if max(excesses) <= 0 else False if min(excesses) > 0 else None
-        if holds and len(own) < ENOUGH_TO_HOLD:
+        if holds and len(fresh) < ENOUGH_TO_HOLD:
             holds = None
         views[str(constraint)] = ConstraintView(value=value, low=low, high=high, holds=holds)
     return views
@@ -482,13 +482,13 @@ def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[st
     done = [row for row in rows if row.state == "done"]
     means: dict[str, MeanView | None] = {}
     for index, env in enumerate(labels(config.environments)):
-        here = [row for row in done if row.replicate % several == index]
-        rows_of_candidate = [row for row in here if row.configuration == candidate]
+        rows_of_env = [row for row in done if row.replicate % several == index]
+        rows_of_candidate = [row for row in rows_of_env if row.configuration == candidate]
         fresh = [
             measured(config, row) for row in rows_of_candidate if row.replicate // several in confirmation.estimating
         ]
         others = (n for n in range(confirmation.candidates) if n != candidate)
-        alike = [[measured(config, row) for row in here if row.configuration == n] for n in others]
+        alike = [[measured(config, row) for row in rows_of_env if row.configuration == n] for n in others]
         means[env] = _mean(fresh, alike, _bounds(config))
     return means
 

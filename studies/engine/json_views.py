@@ -283,15 +283,15 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     views: list[AgreementView] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
         agreement = pool(parts)
-        here, later = ([row for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
-        equal = len({row.score for row in here}) == 1 and ranks_by_score(config)
+        lower_rows, upper_rows = ([row for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
+        equal = len({row.score for row in lower_rows}) == 1 and ranks_by_score(config)
         fields: dict[str, Any]
-        if equal and FEWEST <= len(here) > reached[rung + 1]:
-            misleads = differ_later(here, later)
-            fields = {"trials": len(here), "correlation": None, "interval": None, "misleads": misleads}
+        if equal and FEWEST <= len(lower_rows) > reached[rung + 1]:
+            misleads = differ_later(lower_rows, upper_rows)
+            fields = {"trials": len(lower_rows), "correlation": None, "interval": None, "misleads": misleads}
         elif agreement.pairs:
             # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
-            share = agreement.pairs / len(here)
+            share = agreement.pairs / len(lower_rows)
             correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
             misleads, interval = high < MISLEADING, (low, high)
             fields = {"trials": agreement.pairs, "correlation": correlation, "interval": interval, "misleads": misleads}
@@ -504,9 +504,9 @@ def trainings_view(store: Store) -> TrainingsView:
         if row.identity is None or "task" not in row.identity or store.trials_of(row.uid):
             continue
         returns = [values[RETURN] for _, values in store.metrics(row.uid) if RETURN in values]
-        same = {name: row.identity[name] for name in ("task", "env", "seed")}
+        identity = {name: row.identity[name] for name in ("task", "env", "seed")}
         last = returns[-1] if returns else None
-        trainings.append(TrainingView(uid=row.uid, **same, epochs=row.epochs, return_=last))
+        trainings.append(TrainingView(uid=row.uid, **identity, epochs=row.epochs, return_=last))
     return TrainingsView(storage=store.url, tasks=trainings)
 
 

@@ -294,7 +294,7 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
         dimensions = [space.flat()[name] for space in config.spaces]
         if name in trial.params and (parameter := _parameter(dimensions, trial.params[name])) is not None:
             values[name], distributions[name] = parameter
-    made = create_trial(
+    frozen_trial = create_trial(
         state=TrialState.RUNNING,
         params=values,
         distributions=distributions,
@@ -302,12 +302,12 @@ def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
         user_attrs=_attributes(trial, segments, done),
         system_attrs=constrained(excesses(constraints_of(config), done[-1].objectives) if done else []),
     )
-    made.state = state
+    frozen_trial.state = state
     if state in (TrialState.COMPLETE, TrialState.PRUNED) and done:
-        made.values = _values(objectives, done[-1])
-    made.datetime_start = None if state == TrialState.WAITING else _moment(started or trial.created)
-    made.datetime_complete = _moment(trial.finished) if state.is_finished() else None
-    return made
+        frozen_trial.values = _values(objectives, done[-1])
+    frozen_trial.datetime_start = None if state == TrialState.WAITING else _moment(started or trial.created)
+    frozen_trial.datetime_complete = _moment(trial.finished) if state.is_finished() else None
+    return frozen_trial
 
 
 def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segment]) -> dict[str, Any]:

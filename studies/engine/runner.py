@@ -55,17 +55,17 @@ FIRST = 16  # trials whose policies a probe plays untrained
 KEPT = ("longer", "spaces", "portfolio", "repeats", GOOD, EVAL_STEPS, WIDENS, OPENS, USED, FILES)
 
 
-def _lasting(config: Config, given: Collection[str]) -> dict[str, Any]:
+def _lasting(config: Config, given_options: Collection[str]) -> dict[str, Any]:
     """Return what a rerun may not change of a configuration."""
     options = {key: value for key, value in config.options.items() if key not in {*MUTABLE, *KEPT, RESUMES}}
-    if "repeats" in given:
+    if "repeats" in given_options:
         options["repeats"] = config.options.get("repeats", 0)
-    if "portfolio" in given:
+    if "portfolio" in given_options:
         options["portfolio"] = "auto" if config.portfolio or OPENS in config.options else "off"
     return {**config.to_json(), "options": options}
 
 
-def with_kept(store: Store, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def with_kept(store: Store, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a command's options, with a stored study's where none are given.
 
     A rerun need not repeat what the first command chose in place of a default.
@@ -73,15 +73,15 @@ def with_kept(store: Store, name: str, given: Mapping[str, Any]) -> dict[str, An
     Args:
         store: store of the study.
         name: its name; there need not be one.
-        given: epochs and options of the command; None where they are absent.
+        options: epochs and options of the command; None where they are absent.
     """
     try:
         config = Config.from_json(store.study(name).config, name)
     except UnknownStudy:
-        return dict(given)
+        return dict(options)
     kept: dict[str, Any] = {key: getattr(config, key) for key in ("scheduler", "sampler")}
     kept |= {key: config.options[key] for key in ("eval_episodes", "grid_points") if key in config.options}
-    if given.get("env_steps") is None:
+    if options.get("env_steps") is None:
         kept["epochs"] = config.epochs
     if config.scheduling.population:
         kept["epochs"], kept["interval"] = config.epochs[1:2], config.epochs[0]
@@ -89,11 +89,11 @@ def with_kept(store: Store, name: str, given: Mapping[str, Any]) -> dict[str, An
         kept["generation"] = config.generation
         if config.sampling.defaults:  # a grid has as many trials as points
             kept["trials"] = config.trials[-1]
-    return {**given, **{key: value for key, value in kept.items() if given.get(key) is None}}
+    return {**options, **{key: value for key, value in kept.items() if options.get(key) is None}}
 
 
 def start_study(
-    store: Store, name: str, config: Config, priors: Collection[str] | None = None, given: Collection[str] = ()
+    store: Store, name: str, config: Config, priors: Collection[str] | None = None, given_options: Collection[str] = ()
 ) -> Config:
     """Create a study, or extend it to `config.trials` trials.
 
@@ -106,7 +106,7 @@ def start_study(
         config: its configuration.
         priors: dotted names of the hyperparameters whose priors the user gives; a study keeps those of others, which
             may have changed since. None for all.
-        given: names of the options that the user gives; of `KEPT` and fewer trials, these alone count.
+        given_options: names of the options that the user gives; of `KEPT` and fewer trials, these alone count.
 
     Returns:
         The configuration as stored.
@@ -121,13 +121,14 @@ def start_study(
             return config.to_json()
         old = Config.from_json(stored, name)
         ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
-        fewer = "trials" in given and config.trials[-1] < old.trials[-1] and config.trials[-1] not in old.trials
+        fewer = "trials" in given_options and config.trials[-1] < old.trials[-1] and config.trials[-1] not in old.trials
         wanted = replace(config, space=ours, trials=config.trials if fewer else old.trials)
-        check_same(name, _lasting(old, given), _lasting(wanted, given))
+        check_same(name, _lasting(old, given_options), _lasting(wanted, given_options))
         check_code(name, old.options.get(FILES, {}), config.options.get(FILES, {}))
-        same = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}  # unless another is given
+        # The old ones are kept unless another is given.
+        old_options = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}
         new = {key: value for key, value in config.options.items() if key not in KEPT}
-        options = {**same, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
+        options = {**old_options, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}
@@ -228,9 +229,9 @@ class StudyRunner:
 
     def is_planner(self) -> bool:
         """Take the planning lock; return False if another process has it."""
-        taken = self.store.acquire_planning(self.name, self.rows.revision)
-        self._renewed = time.monotonic() if taken else None
-        return taken
+        has_lock = self.store.acquire_planning(self.name, self.rows.revision)
+        self._renewed = time.monotonic() if has_lock else None
+        return has_lock
 
     def ready(self) -> set[tuple[int, int]]:
         """Return the keys (number, rung) of all segments that are ready now."""
@@ -340,10 +341,10 @@ class StudyRunner:
         # The plan holds the scores of one objective; several, and constraints, are read from the segments.
         measured = [] if ranks_by_score(config) else remembered(trials, segments)[1]
         learns = plan.seen or config.options.get(LEARNED)
-        seen, measured = collapse(config, trials if learns else [], measured)
+        configurations, measured = collapse(config, trials if learns else [], measured)
         cache = self._optuna_params.setdefault(repr(config.priors), {})
         values = {number: command.data["hyperparameters"] for number, command in enqueued.items()}
-        return suggest(config, seen, plan, self._identify, measured, cache, values)
+        return suggest(config, configurations, plan, self._identify, measured, cache, values)
 
     def raise_if_asked(self) -> None:
         """Raise Stopped if planning must end; otherwise renew the planning lock.

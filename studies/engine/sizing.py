@@ -180,9 +180,9 @@ def paces_in(env: EnvSpec, names: Sequence[str], seed: int) -> tuple[dict[str, f
                 if isinstance(error, EnvironmentFailed) or is_environment(error):
                     if attempt < ATTEMPTS - 1:
                         continue
-                    what = f"{env.id}: its own code raised {type(error).__name__} ({text_of(error)})"
+                    failure = f"{env.id}: its own code raised {type(error).__name__} ({text_of(error)})"
                     when = f"in {ATTEMPTS} trainings of a moment, one after the other"
-                    raise EnvironmentFailed(f"{what} {when}; fix it, or {GOES_ON}") from error
+                    raise EnvironmentFailed(f"{failure} {when}; fix it, or {GOES_ON}") from error
                 if not (isinstance(error, TaskError | ValueError) or is_lack_of_memory(error)):
                     raise
                 if name == names[-1] and not paces:

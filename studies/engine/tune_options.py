@@ -285,8 +285,8 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
         return
     population = scheduling(scheduler).population
     if population or len(objectives) > 1:
-        what = "the members of a population depend on each other" if population else "a Pareto front has no best"
-        raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
+        reason = "the members of a population depend on each other" if population else "a Pareto front has no best"
+        raise BadConfig(f"a plateau counts trials since the best one, but {reason}; leave --plateau out")
 
 
 def _check_options_of_populations(scheduler: str, options: Mapping[str, object]) -> None:

@@ -211,11 +211,11 @@ class LiveStudy:
         return [
             HolderView(
                 name=_name(owner),
-                state=DIED if Owner.parse(owner).is_dead() else SILENT if taken[0].left < 0 else ALIVE,
-                trials=sorted({self._trials[claim.uid].configuration for claim in taken}),
-                seconds=taken[0].age,
+                state=DIED if Owner.parse(owner).is_dead() else SILENT if claims_of_owner[0].left < 0 else ALIVE,
+                trials=sorted({self._trials[claim.uid].configuration for claim in claims_of_owner}),
+                seconds=claims_of_owner[0].age,
             )
-            for owner, taken in of_owner.items()
+            for owner, claims_of_owner in of_owner.items()
         ]
 
     def _failed(self) -> list[FailureView]:

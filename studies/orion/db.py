@@ -210,7 +210,7 @@ class _translated:  # noqa: N801 - used like a function: `with _translated():`
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, error_type: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, DuplicateKey):
             raise DuplicateKeyError(f"Duplicate key error: {error}") from error
         if isinstance(error, StoreLocked):

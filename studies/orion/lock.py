@@ -219,14 +219,14 @@ class AlgorithmLock:
         now = rows.now()
         if self.is_dry(rows, uid, now):  # workers with results go first
             return None
-        taken = {"locked": 1, "owner": token, "lease": self.seconds, "heartbeat": now}
-        if free := rows.update_first("algo", {"experiment": uid, "locked": 0}, taken):
+        fields = {"locked": 1, "owner": token, "lease": self.seconds, "heartbeat": now}
+        if free := rows.update_first("algo", {"experiment": uid, "locked": 0}, fields):
             return free
         for document in rows.find("algo", {"experiment": uid, "locked": 1}, {"state": 0, "configuration": 0, "dry": 0}):
             lease = timedelta(seconds=document.get("lease", self.seconds))
             if is_silent(document.get("heartbeat"), document.get("owner"), now - lease):
                 log.warning("took over the algorithm of experiment %s from %s", uid, document.get("owner"))
-                return rows.update_first("algo", document, taken)
+                return rows.update_first("algo", document, fields)
         return None
 
     def _observe_missed(self, algorithm: Any, uid: Any, locked: LockedAlgorithmState) -> None:

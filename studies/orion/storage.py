@@ -133,8 +133,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             if limit is not None and self._is_full(rows, uid, limit, now):
                 return None, rows.count("trials", {"experiment": uid, "status": "completed"}) < limit
             data = {"status": "reserved", "start_time": now, "heartbeat": now, "worker": token}
-            taken = rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data)
-            return taken, taken is None and self._lock.is_dry(rows, uid, now)
+            row = rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data)
+            return row, row is None and self._lock.is_dry(rows, uid, now)
 
         document, wait = self._db.transact(work)
         if wait:
@@ -162,14 +162,14 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         Locks the experiment's row, so that no other process reserves a trial before this transaction ends.
         """
         rows.lock("experiments", {"_id": uid})
-        taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
-        if taken < limit:
+        count = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
+        if count < limit:
             return False
         # Trials of silent workers will soon be lost, so others may take their places. Count the living first: a worker
         # that ends its trial between the two counts is then counted twice rather than not at all.
         reserved = {"experiment": uid, "status": "reserved"}
         living = rows.count("trials", {**reserved, "heartbeat": {"$gte": now - timedelta(seconds=self.lock_seconds)}})
-        return taken - (rows.count("trials", reserved) - living) >= limit
+        return count - (rows.count("trials", reserved) - living) >= limit
 
     def push_trial_results(self, trial: Trial) -> int:
         """Write a trial's results.

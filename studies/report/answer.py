@@ -43,10 +43,10 @@ def answer(store: Store, name: str, path: Path) -> str:
     finally:
         task.release()
     compared = [f"{line[0].upper()}{line[1:]}." for line in lines_of(report.study.probe)]
-    what = f"{task.name} learned {task.env_steps:,} steps {origin}; its agent is in {file}."
+    summary = f"{task.name} learned {task.env_steps:,} steps {origin}; its agent is in {file}."
     vain = [f"Nothing was learned: {row.text}; {row.cure}." for row in report.findings if row.check == NOTHING]
     vain += [f"{row.text[0].upper()}{row.text[1:]}; {row.cure}." for row in report.findings if row.check == EARLY]
-    return " ".join([*vain, *report.verdict, what, *compared])
+    return " ".join([*vain, *report.verdict, summary, *compared])
 
 
 def _best_training(store: Store, confirmation: ConfirmationView | None) -> tuple[str, str] | None:

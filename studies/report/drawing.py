@@ -38,23 +38,23 @@ class Scale:
         high: value at `end`.
         start: pixels.
         end: pixels.
-        kind: "linear", "log" or "near one" (logarithmic in 1 - value).
+        form: "linear", "log" or "near one" (logarithmic in 1 - value).
     """
 
     def __init__(self, low: float, high: float, start: float, end: float, form: str = "linear"):
-        self.kind, self.low, self.high = form, low, high
+        self.form, self.low, self.high = form, low, high
         if low == high:
             spread = abs(low) * 0.1 or 1.0
             self.low, self.high = (low / 2, high * 2) if form == "log" else (low - spread, high + spread)
         if form == "near one" and self.high >= 1:
-            self.kind = "linear"
+            self.form = "linear"
         self.start, self.end = start, end
         self._bounds = self._inner(self.low), self._inner(self.high)
 
     def _inner(self, value: float) -> float:
-        if self.kind == "log":
+        if self.form == "log":
             return math.log10(value)
-        return -math.log10(1 - value) if self.kind == "near one" else value
+        return -math.log10(1 - value) if self.form == "near one" else value
 
     def __call__(self, value: float) -> float:
         """Return the pixel position of a value."""
@@ -64,12 +64,12 @@ class Scale:
     def ticks(self, most: int = 6) -> list[float]:
         """Return round values within the scale."""
         low, high = self._bounds
-        if self.kind == "linear":
+        if self.form == "linear":
             return linear_ticks(min(self.low, self.high), max(self.low, self.high), most)
         powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
         step = max(1, math.ceil(len(powers) / most))
         values = [10.0**power for power in powers[::step]]
-        if self.kind == "near one":
+        if self.form == "near one":
             values = [1 - 10.0**-power for power in powers[::step]]
         return values if len(values) > 1 else [self.low, self.high]
 
@@ -96,13 +96,13 @@ class Mark:
     """A mark of a chart, in units of its axes.
 
     Attributes:
-        kind: line, dots, dot, band, bar, rule, diamond or text.
+        shape: line, dots, dot, band, bar, rule, diamond or text.
         points: points of a line, the dots, the outline of a band, two corners of a bar, or one point.
         style: class in the page's style sheet.
         name: tooltip; for a text, the text itself.
     """
 
-    kind: str
+    shape: str
     points: Sequence[Point]
     style: str
     name: str = ""
@@ -178,14 +178,14 @@ class Chart:
 
     def _x_axis(self) -> Iterator[str]:
         bottom, middle = self.height - BOTTOM, (self.left + self.width - RIGHT) / 2
-        taken = 0.0  # up to here, labels fill the axis
+        label_end = 0.0  # up to here, labels fill the axis
         for value, text in self.ticks():
             at, half = self.x(value), LETTER * len(text) / 2
             yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}"/>'
             middle_of_text = min(max(at, half), self.width - half)
-            if middle_of_text - half >= taken:
+            if middle_of_text - half >= label_end:
                 yield f'<text x="{middle_of_text:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}</text>'
-                taken = middle_of_text + half
+                label_end = middle_of_text + half
         name = escape(self.labels[0])
         yield f'<text class="label" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">{name}</text>'
 
@@ -210,21 +210,21 @@ class Chart:
         title = f"<title>{name}</title>" if name else ""
         places = [(self.x(x), self.y(y)) for x, y in mark.points]
         [x, y] = places[0] if places else (0.0, 0.0)
-        if mark.kind in ("line", "band"):
-            form = "polyline" if mark.kind == "line" else "polygon"
+        if mark.shape in ("line", "band"):
+            form = "polyline" if mark.shape == "line" else "polygon"
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-            return f'<{form} class="{mark.kind} {style}" points="{path}">{title}</{form}>'
-        if mark.kind == "dots":  # all dots are one element
+            return f'<{form} class="{mark.shape} {style}" points="{path}">{title}</{form}>'
+        if mark.shape == "dots":  # all dots are one element
             moves = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
             return f'<path class="dots {style}" d="{moves}"/>' if moves else ""
-        if mark.kind == "dot":
+        if mark.shape == "dot":
             radius = 4 if "small" in style else 6
             return f'<circle class="{style} dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">{title}</circle>'
-        if mark.kind == "diamond":
+        if mark.shape == "diamond":
             return f'<path class="{style}" d="M{x:.1f} {y - 7:.1f}l5 7l-5 7l-5 -7z">{title}</path>'
-        if mark.kind == "rule":
+        if mark.shape == "rule":
             return f'<line class="{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{self.height - BOTTOM}"/>'
-        if mark.kind == "text":
+        if mark.shape == "text":
             return f'<text class="{style}" x="{x + 4:.1f}" y="{y + 4:.1f}">{name}</text>'
         (left, right), (top, bottom) = (sorted(axis) for axis in zip(*places, strict=True))
         size = f'width="{max(right - left, 0.8):.1f}" height="{bottom - top:.1f}"'

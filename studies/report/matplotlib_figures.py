@@ -112,20 +112,20 @@ def _draw_mark(axes: Axes, mark: Mark, layer: float) -> None:
     style = mark.style.partition(" ")[0]
     look: dict[str, Any] = {"color": color(style), "zorder": layer}
     line: dict[str, Any] = {"linewidth": WIDTHS.get(style, 1.4), "linestyle": DASHES.get(style, "-")}
-    if mark.kind == "line":
+    if mark.shape == "line":
         axes.plot(x, y, label=_text(mark.name) if style in NAMED and mark.name else None, **line, **look)
-    elif mark.kind == "rule":
+    elif mark.shape == "rule":
         axes.axvline(x[0], **{**line, "linewidth": 1.0}, **look)
-    elif mark.kind == "band":
+    elif mark.shape == "band":
         axes.fill(x, y, alpha=0.2, linewidth=0, **look)
-    elif mark.kind == "bar":
+    elif mark.shape == "bar":
         axes.fill([x[0], x[1], x[1], x[0]], [y[0], y[0], y[1], y[1]], linewidth=0.6, edgecolor="white", **look)
-    elif mark.kind == "text":
+    elif mark.shape == "text":
         _write(axes, mark.name, mark.points[0])
     else:
-        marker, size = {"dots": ("o", 4.0), "dot": ("o", 9.0), "diamond": ("D", 6.0)}[mark.kind]
+        marker, size = {"dots": ("o", 4.0), "dot": ("o", 9.0), "diamond": ("D", 6.0)}[mark.shape]
         size = 5.0 if "small" in mark.style else size
-        edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.0 if mark.kind == "dots" else 1.0}
+        edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.0 if mark.shape == "dots" else 1.0}
         axes.plot(x, y, marker, markersize=size, **edge, **look)
 
 

@@ -210,11 +210,11 @@ def _trials(report: ReportView) -> str:
     candidate = ["candidate"] * (scheduling(study.scheduler).confirms)
     spread = ["±"] if RETURN in metrics and any(trial.eval_error is not None for trial in study.trials) else []
     heads = ["trial", *candidate, "state", "epochs", *metrics.values(), *spread, *names, "digest", "replay"]
-    kinds = ["n", *("" for _ in candidate), "", *("n" for _ in ("epochs", *metrics, *spread, *names)), "", ""]
+    styles = ["n", *("" for _ in candidate), "", *("n" for _ in ("epochs", *metrics, *spread, *names)), "", ""]
     columns = [in_digits(by_number[n].result(name) for n in order) for name in metrics]
     spreads = in_digits(by_number[n].eval_error for n in order)
-    cell: Callable[[str, object, str], str] = lambda kind, value, text: (  # noqa: E731
-        f"<td{' class=n' if kind else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
+    cell: Callable[[str, object, str], str] = lambda style, value, text: (  # noqa: E731
+        f"<td{' class=n' if style else ''}{f' data-v={value!r}' if isinstance(value, float) else ''}>{text}</td>"
     )
     lines = []
     for index, n in enumerate(order):
@@ -232,9 +232,9 @@ def _trials(report: ReportView) -> str:
         uids, digests = [training.uid for training in trained], [training.digest or "" for training in trained]
         values.append((None, "<br>".join(f"<code>{digest[:12]}</code>" for digest in digests)))
         values.append((None, "<br>".join(f"<code>rekindle replay {escape(uid)}</code>" for uid in uids)))
-        cells = "".join(cell(name, value, text) for name, (value, text) in zip(kinds, values, strict=True))
+        cells = "".join(cell(name, value, text) for name, (value, text) in zip(styles, values, strict=True))
         lines.append(f'<tr data-trial="{n}">{cells}</tr>')
-    head = "".join(f"<th{' class=n' if k else ''}>{escape(h)}</th>" for h, k in zip(heads, kinds, strict=True))
+    head = "".join(f"<th{' class=n' if k else ''}>{escape(h)}</th>" for h, k in zip(heads, styles, strict=True))
     errors = [
         (str(trial.number), f'<code class="wrap">{escape(one_line(trial.error))}</code>')
         for trial in study.trials

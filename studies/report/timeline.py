@@ -34,23 +34,23 @@ def timeline(
     Returns:
         The timeline; None if nothing was trained.
     """
-    taken = [event for event in events if event.kind in TAKEN and event.owner]
-    if not taken:
+    claims = [event for event in events if event.kind in TAKEN and event.owner]
+    if not claims:
         return None
     numbers = {trial.uid: trial.configuration for trial in trials}
     finished = {trial.uid: trial.finished for trial in trials if trial.finished is not None}
-    names = _names([event.owner for event in taken])
-    begin = min(event.created for event in taken)
-    last = max([*(event.created for event in taken), *finished.values()])
+    names = _names([event.owner for event in claims])
+    begin = min(event.created for event in claims)
+    last = max([*(event.created for event in claims), *finished.values()])
     work: dict[str, list[_Span]] = {name: [] for name in names.values()}
-    marks, leases = [], _leases(taken, saved, finished, last)
+    marks, leases = [], _leases(claims, saved, finished, last)
     for lease in leases:
         row, at, end = work[names[lease.owner]], lease.start - begin, lease.end - begin
         if row and at - row[-1].start <= TOGETHER and lease.uid not in row[-1].uids:
             row[-1].add(lease.uid, numbers[lease.uid], end)
         else:
             row.append(_Span(at, end, {lease.uid}, [numbers[lease.uid]]))
-        if lease.kind == TAKEOVER:
+        if lease.event_kind == TAKEOVER:
             marks.append(MarkView(worker=names[lease.owner], at=at, kind=TAKEOVER, trial=numbers[lease.uid]))
     holder: dict[str, str] = {}
     for event in events:
@@ -107,7 +107,7 @@ class _Lease:
 
     owner: str
     uid: str
-    kind: str
+    event_kind: str
     epochs: int
     start: float
     saved: float
@@ -115,17 +115,17 @@ class _Lease:
 
 
 def _leases(
-    taken: Sequence[Event], saved: Mapping[tuple[str, int], float], finished: Mapping[str, float], last: float
+    claims: Sequence[Event], saved: Mapping[tuple[str, int], float], finished: Mapping[str, float], last: float
 ) -> list[_Lease]:
     of_task: dict[str, list[Event]] = {}
     of_owner: dict[str, list[float]] = {}
-    for event in taken:
+    for event in claims:
         of_task.setdefault(event.uid, []).append(event)
         of_owner.setdefault(event.owner, []).append(event.created)
     for times in of_owner.values():
         times.sort()
     losses = []
-    for event in taken:
+    for event in claims:
         owner, uid, at, token = event.owner, event.uid, event.created, event.token
         after = next((event for event in of_task[uid] if event.token > token), None)
         ends = [after.created if after else finished.get(uid, last), *_first_after(of_owner[owner], at + TOGETHER)]

@@ -49,7 +49,7 @@ def arguments_of(sampler: BaseSampler) -> dict[str, Any]:
     Raises:
         BadConfig: no such arguments were found.
     """
-    made, parameters = type(sampler), inspect.signature(type(sampler)).parameters
+    sampler_class, parameters = type(sampler), inspect.signature(type(sampler)).parameters
     arguments: dict[str, Any] = {}
     for attribute, value in _attributes(sampler):
         name = attribute.removeprefix("_")
@@ -62,12 +62,12 @@ def arguments_of(sampler: BaseSampler) -> dict[str, Any]:
         try:
             with changed_filters():
                 warnings.simplefilter("ignore")  # the user has seen them
-                return _difference(sampler, made(**arguments, **seeding), "", set())
+                return _difference(sampler, sampler_class(**arguments, **seeding), "", set())
         except Exception as error:  # noqa: BLE001 - a constructor may raise anything
             return f"arguments ({type(error).__name__}: {error})"
 
     if missing := lacks(arguments):
-        name = made.__name__
+        name = sampler_class.__name__
         raise BadConfig(
             f"each worker makes its own sampler, but no arguments were found with which {name} has the {missing} of "
             f"this one; give one that has not been used, or functools.partial({name}, argument=value) with arguments "
@@ -79,20 +79,20 @@ def arguments_of(sampler: BaseSampler) -> dict[str, Any]:
     return arguments
 
 
-def derived(made: type, arguments: Mapping[str, Any]) -> str:
+def derived(sampler_class: type, arguments: Mapping[str, Any]) -> str:
     """Return the sampler here that stands for one of Optuna's, or ""."""
-    is_optunas = getattr(optuna.samplers, made.__name__, None) is made
-    return KEPT.get(made.__name__, "") if is_optunas and not arguments else ""
+    is_optunas = getattr(optuna.samplers, sampler_class.__name__, None) is sampler_class
+    return KEPT.get(sampler_class.__name__, "") if is_optunas and not arguments else ""
 
 
 def _attributes(sampler: BaseSampler) -> Iterator[tuple[str, Any]]:
     """Yield all attributes of a sampler, its own first."""
-    left, seen = deque[Any]([sampler]), {id(sampler)}
+    left, ids = deque[Any]([sampler]), {id(sampler)}
     while left:
         for name, value in _parts(left.popleft()).items():
             yield str(name), value
-            if id(value) not in seen and not isinstance(value, BaseSampler | Mapping | list):
-                seen.add(id(value))
+            if id(value) not in ids and not isinstance(value, BaseSampler | Mapping | list):
+                ids.add(id(value))
                 left.append(value)
 
 
@@ -109,17 +109,17 @@ def _parts(value: Any) -> dict[Any, Any]:
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-def _difference(one: Any, other: Any, path: str, seen: set[tuple[int, int]]) -> str:
+def _difference(one: Any, other: Any, path: str, pairs: set[tuple[int, int]]) -> str:
     """Return the path at which two objects differ, or ""."""
-    if one is other or (id(one), id(other)) in seen or type(one).__name__ in GENERATORS:
+    if one is other or (id(one), id(other)) in pairs or type(one).__name__ in GENERATORS:
         return ""
-    seen.add((id(one), id(other)))
+    pairs.add((id(one), id(other)))
     parts, others = _parts(one), _parts(other)
     if type(one) is not type(other) or parts.keys() != others.keys():
         return path or "attributes"
     if parts:
         names = [name for name in parts if name not in (SEED, f"_{SEED}")]
-        below = (_difference(parts[name], others[name], f"{path}.{name}".lstrip("."), seen) for name in names)
+        below = (_difference(parts[name], others[name], f"{path}.{name}".lstrip("."), pairs) for name in names)
         return next(filter(None, below), "")
     is_empty = vars(object)["__eq__"] is getattr(type(one), "__eq__", None)  # such as a lock
     return path if not is_empty and not np.array_equal(one, other, equal_nan=isinstance(one, float)) else ""

@@ -60,7 +60,7 @@ def choose(
     config: Config,
     number: int,
     trials: Mapping[int, Mapping[str, Any]],
-    seen: ScoreHistory,
+    history: ScoreHistory,
     check: Callable[[Mapping[str, Any]], object],
     violations: Mapping[int, float] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
@@ -72,7 +72,7 @@ def choose(
         config: the study's configuration.
         number: number of the trial.
         trials: hyperparameters of earlier trials, by dotted name.
-        seen: their scores, as far as the choice may depend on them.
+        history: their scores, as far as the choice may depend on them.
         check: raises ValueError for an invalid combination of values.
         violations: how far their last results violate the study's constraints.
 
@@ -80,8 +80,8 @@ def choose(
         Nested hyperparameters that no earlier trial has.
     """
     space, sources = config.searched, config.options[LEARNED]
-    done = [n for n in seen if seen[n] and n < UNTIL and n in trials]
-    done.sort(key=lambda n: (seen[n][-1][0], -violations.get(n, 0.0), seen[n][-1][1], n))  # from worst to best
+    done = [n for n in history if history[n] and n < UNTIL and n in trials]
+    done.sort(key=lambda n: (history[n][-1][0], -violations.get(n, 0.0), history[n][-1][1], n))  # from worst to best
     own_points = _points(space, [trials[n] for n in done])
     experts = [_Expert(_points(space, source["values"]), np.array(source["scores"])) for source in sources]
     known_points = np.concatenate([expert.points for expert in experts])
@@ -108,11 +108,11 @@ def _first_new(
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any] | None:
     """Return the first valid candidate that no trial has; None without one."""
-    taken = [_searched(space, values) for values in trials]
+    points = [_searched(space, values) for values in trials]
     for candidate in candidates:
         values = _searched(space, candidate)
-        nested = None if values in taken else _valid(space, values, check)
-        if nested is not None and _searched(space, flatten(nested)) not in taken:  # defaults may have been filled in
+        nested = None if values in points else _valid(space, values, check)
+        if nested is not None and _searched(space, flatten(nested)) not in points:  # defaults may have been filled in
             return nested
     return None
 

@@ -142,21 +142,21 @@ def _spelling(sampler: object) -> str:
         if name := derived(type(sampler), keywords):
             return name
         sampler = partial(type(sampler), **keywords)
-    made = sampler.func if isinstance(sampler, partial) else sampler
-    if not isinstance(made, type) or (isinstance(sampler, partial) and sampler.args):
+    sampler_class = sampler.func if isinstance(sampler, partial) else sampler
+    if not isinstance(sampler_class, type) or (isinstance(sampler, partial) and sampler.args):
         raise BadConfig(
             "a sampler must be a name, 'package.module:Class(argument=value)', a class, or functools.partial(Class, "
             f"argument=value), from which each worker makes its own, but got {sampler!r}"
         )
-    if made.__module__ == "__main__" or "<locals>" in made.__qualname__:
+    if sampler_class.__module__ == "__main__" or "<locals>" in sampler_class.__qualname__:
         raise BadConfig(
-            f"a sampler's class must be one that workers can import, but {made!r} is not in a module; move it to a "
-            "file of its own and import it"
+            f"a sampler's class must be one that workers can import, but {sampler_class!r} is not in a module; move it "
+            "to a file of its own and import it"
         )
     keywords = sampler.keywords if isinstance(sampler, partial) else {}
     arguments = ", ".join(f"{name}={value!r}" for name, value in keywords.items())
-    module = "optuna.samplers" if made.__module__.startswith("optuna.samplers.") else made.__module__
-    return f"{module}:{made.__qualname__}" + (f"({arguments})" if arguments else "")
+    module = "optuna.samplers" if sampler_class.__module__.startswith("optuna.samplers.") else sampler_class.__module__
+    return f"{module}:{sampler_class.__qualname__}" + (f"({arguments})" if arguments else "")
 
 
 def _class_of(config: Config) -> Any:

@@ -96,7 +96,7 @@ class Spelled:
                     digest.update(f"{part.__module__}.{part.__qualname__}".encode())
         return digest.hexdigest()[:16]
 
-    def made(self, draw: Draw) -> BaseSampler:
+    def instance(self, draw: Draw) -> BaseSampler:
         """Return a sampler for a draw.
 
         Raises:
@@ -116,7 +116,7 @@ class Spelled:
     def check(self, config: Config) -> None:
         """Raise BadConfig unless the study can make the sampler."""
         with quiet(optuna.logging.ERROR):
-            self.made(Draw(config, 0))
+            self.instance(Draw(config, 0))
 
     def check_source(self, config: Config) -> None:
         """Raise BadConfig unless the source is that of the study."""
@@ -130,7 +130,7 @@ class Spelled:
     def of(self, draw: Draw) -> BaseSampler:
         """Return the sampler of a draw."""
         self.check_source(draw.config)
-        return _Seeded(self.made(draw), draw.seed, self.name)
+        return _Seeded(self.instance(draw), draw.seed, self.name)
 
     def remark(self, config: Config) -> str:
         """Return the self-test's warning, or ""."""
@@ -267,7 +267,7 @@ def _suggested(spelled: Spelled, config: Config) -> dict[str, Any]:
     """Return what a sampler suggests after some made-up trials of a study."""
     space, several, draw = distributions(config.searched), len(objectives_of(config)), Draw(config, TOLD)
     drawn = optuna.create_study(sampler=RandomSampler(seed=config.seed))
-    sampler = _Seeded(spelled.made(draw), draw.seed, spelled.name)
+    sampler = _Seeded(spelled.instance(draw), draw.seed, spelled.name)
     study = optuna.create_study(directions=["maximize"] * several, sampler=sampler)
     for number in range(TOLD):
         infeasible = constrained([number % 3 - 1.0] * len(constraints_of(config)))

@@ -113,20 +113,20 @@ def quiet(verbosity: int) -> Iterator[None]:
 def history(
     config: Config,
     trials: Iterable[Trial],
-    seen: ScoreHistory,
+    score_history: ScoreHistory,
     segments: Iterable[Segment] = (),
     optuna_params: OptunaParams | None = None,
 ) -> list[FrozenTrial]:
     """Return trials in Optuna's form.
 
-    A trial without a score has failed, or runs if it is absent from `seen`. With TPE and one objective, a trial below
-    the top rung is pruned. All others are complete. After a change of the space, bruteforce is not told of trials that
-    are no points of the new one.
+    A trial without a score has failed, or runs if it is absent from the scores. With TPE and one objective, a trial
+    below the top rung is pruned. All others are complete. After a change of the space, bruteforce is not told of trials
+    that are no points of the new one.
 
     Args:
         config: the study's configuration.
         trials: trials to convert.
-        seen: (epochs, score) pairs on each trial's rungs.
+        score_history: (epochs, score) pairs on each trial's rungs.
         segments: rows with the values of several objectives and of constraints.
         optuna_params: cache, see `suggest`.
     """
@@ -139,7 +139,7 @@ def history(
     optuna_params = {} if optuna_params is None else optuna_params
     frozen = []
     for trial in trials:
-        scores = seen.get(trial.number, [])
+        scores = score_history.get(trial.number, [])
         if trial.number not in optuna_params:
             in_space = {name: trial.params[name] for name in trial.params.keys() & searched}
             optuna_params[trial.number] = _as_params(config, in_space, spread)
@@ -152,7 +152,7 @@ def history(
         last = measured.get((trial.number, scores[-1][0]), {}) if scores else {}
         if complete and several:
             values = point(objectives, last)
-        runs = trial.number not in seen and trial.state == "running"
+        runs = trial.number not in score_history and trial.state == "running"
         without = TrialState.RUNNING if runs else TrialState.FAIL
         state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else without
         frozen.append(

@@ -86,9 +86,9 @@ class PB2:
         self._trials = {trial.number: trial for trial in members}
         self._rows = {(row.number, row.rung): row for row in rows if row.state == "done" and row.rung < self.generation}
         self._born = {n: trial for n, trial in self._trials.items() if trial.attrs.get("generation") == self.generation}
-        taken = {branch.member for branch in branches} | {trial.member for trial in self._born.values()}
+        placed_members = {branch.member for branch in branches} | {trial.member for trial in self._born.values()}
         last = (self._trials[n] for n, rung in sorted(self._rows) if rung == self.generation - 1)
-        self._continuing = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
+        self._continuing = [trial for trial in last if trial.attrs.get("member", trial.number) not in placed_members]
 
     @cached_property
     def _process(self) -> GaussianProcess:

@@ -86,8 +86,8 @@ def check_racing(config: Config) -> None:
             f"{those('races')}, but it is {config.scheduler}; leave one out"
         )
     if not ranks_by_score(config):
-        what = "a constraint" if config.options.get(CONSTRAINT) else "several"
-        raise BadConfig(f"--racing decides who cannot win by one objective, but got {what}; leave it out")
+        obstacle = "a constraint" if config.options.get(CONSTRAINT) else "several"
+        raise BadConfig(f"--racing decides who cannot win by one objective, but got {obstacle}; leave it out")
 
 
 class RungScheduler(SeedScheduler):
@@ -148,15 +148,15 @@ class RungScheduler(SeedScheduler):
         plan.seen = self._compared(plan.seen)
         return plan
 
-    def _compared(self, seen: ScoreHistory) -> ScoreHistory:
+    def _compared(self, score_history: ScoreHistory) -> ScoreHistory:
         """Return a score history in which all scores share one scale.
 
         A configuration that lost a race has the score over the seeds that it trained with.
         """
         rung_of = {epochs: rung for rung, epochs in enumerate(self.config.rungs)}
-        results = ((number, rung_of[epochs]) for number, scores in seen.items() for epochs, _ in scores)
+        results = ((number, rung_of[epochs]) for number, scores in score_history.items() for epochs, _ in scores)
         rows = collapse(self.config, [], (row for key in results for row in self._rows[key].values()))[1]
-        compared: ScoreHistory = {number: [] for number in seen}
+        compared: ScoreHistory = {number: [] for number in score_history}
         for row in rows:  # of one configuration, lower rungs first
             if row.state == "done":
                 compared[row.number].append((row.epochs, score_of(row)))

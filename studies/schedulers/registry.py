@@ -25,19 +25,19 @@ def scheduler(config: Config) -> Scheduler:
         StoreError: the scheduler is unknown, or its package is not installed.
     """
     try:
-        made: Scheduler = OF_SCHEDULERS.load(config.scheduler)(config)
+        instance: Scheduler = OF_SCHEDULERS.load(config.scheduler)(config)
     except PluginError as error:
         raise StoreError(
             f"a study keeps its scheduler, but {error}; use the Rekindle and the packages that created the study, or "
             "create another study"
         ) from None
-    if isinstance(made, Confirming):
-        return made
-    if is_racing(config) and isinstance(made, Halving):
-        return RacingScheduler(config, made)
-    if is_across(config) and isinstance(made, Halving):
-        return RungScheduler(config, made)
-    return SeedScheduler(config, made) if seeds_of(config) > 1 else made
+    if isinstance(instance, Confirming):
+        return instance
+    if is_racing(config) and isinstance(instance, Halving):
+        return RacingScheduler(config, instance)
+    if is_across(config) and isinstance(instance, Halving):
+        return RungScheduler(config, instance)
+    return SeedScheduler(config, instance) if seeds_of(config) > 1 else instance
 
 
 def without_finalist(config: Config) -> str | None:

@@ -223,12 +223,12 @@ class Steering:
 
         return self.store.command(work)
 
-    def _only_of_searches(self, what: str, members: bool) -> None:
+    def _only_of_searches(self, noun: str, members: bool) -> None:
         """Raise CommandRefused for a confirmation, or for members of a population."""
         facts = self.config.scheduling
         if facts.confirms or (facts.population and not members):
             raise CommandRefused(
-                f"the trials of {self.study!r} depend on each other ({self.config.scheduler}), so {what} cannot change "
+                f"the trials of {self.study!r} depend on each other ({self.config.scheduler}), so {noun} cannot change "
                 "them; cancel a trial, or start another study"
             )
 

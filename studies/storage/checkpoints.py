@@ -37,8 +37,8 @@ def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[s
         if stored.get(digest, -1) < 0:
             data = data_of(digest)
             new = insert(connection, blob).values(digest=digest, size=len(data), data=data)
-            same = {"size": new.excluded.size, "data": new.excluded.data}
-            connection.execute(new.on_conflict_do_update(index_elements=["digest"], set_=same))
+            update = {"size": new.excluded.size, "data": new.excluded.data}
+            connection.execute(new.on_conflict_do_update(index_elements=["digest"], set_=update))
 
 
 def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
@@ -71,8 +71,8 @@ def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]
     values = [{"uid": uid, "epoch": epoch, "data": dict(data)} for uid, epoch, data in rows]
     if values:
         new = insert(connection, metric)
-        same = {"data": new.excluded.data}
-        connection.execute(new.on_conflict_do_update(index_elements=["uid", "epoch"], set_=same), values)
+        update = {"data": new.excluded.data}
+        connection.execute(new.on_conflict_do_update(index_elements=["uid", "epoch"], set_=update), values)
 
 
 def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -> list[tuple[int, Metrics]]:
@@ -111,11 +111,11 @@ class Damage:
 
     uid: str
     epochs: int
-    what: str
+    defect: str
     blobs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"the checkpoint of task {self.uid} at {self.epochs} epochs is damaged: {self.what}"
+        return f"the checkpoint of task {self.uid} at {self.epochs} epochs is damaged: {self.defect}"
 
 
 @dataclass(frozen=True)

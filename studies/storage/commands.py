@@ -87,8 +87,8 @@ def stored_options(connection: Connection, name: str) -> dict[str, Any]:
 
 def pending(history: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
     """Return the enqueue commands that no trial has taken yet."""
-    taken = {row.attrs[ENQUEUED] for row in rows if ENQUEUED in row.attrs}
-    return [command for command in history if command.kind == ENQUEUE and command.number not in taken]
+    numbers = {row.attrs[ENQUEUED] for row in rows if ENQUEUED in row.attrs}
+    return [command for command in history if command.kind == ENQUEUE and command.number not in numbers]
 
 
 def awaits_probe(history: Iterable[Command]) -> bool:
@@ -170,8 +170,8 @@ def cancel(
     if forget and all(row.excluded for row in rows):
         raise CommandRefused(f"{label} is excluded already")
     command = add(connection, name, EXCLUDE if forget else CANCEL, {"trials": sorted(numbers)}, who, why)
-    which = (segment.c.study == name) & segment.c.number.in_(running) & (segment.c.state == "ready")
-    connection.execute(segment.update().where(which).values(state="failed", revision=revision))
+    clause = (segment.c.study == name) & segment.c.number.in_(running) & (segment.c.state == "ready")
+    connection.execute(segment.update().where(clause).values(state="failed", revision=revision))
     finish_trials(connection, name, running, CANCELLED, str(command), revision)
     for row in rows if forget else ():
         of = (trial.c.study == name) & (trial.c.number == row.number)

@@ -150,10 +150,10 @@ class Store:
     def _ask(self, holder: StoreLease) -> None:
         """Ask a holder in this process for its lease, or raise TaskBusy."""
         if holder.give_up is None or not holder.give_up():
-            who, how = ("another object", "call its release() or finish()")
+            user, how = ("another object", "call its release() or finish()")
             if holder.give_up is not None:
-                who, how = ("another thread, or a fit that runs,", "wait until that ends, or stop it")
-            cure = f"that is this process, where {who} has it: {how}"
+                user, how = ("another thread, or a fit that runs,", "wait until that ends, or stop it")
+            cure = f"that is this process, where {user} has it: {how}"
             owner = Owner.current()
             raise TaskBusy(holder.uid, str(owner), owner.host, owner.pid, self.lease_seconds, cure)
 
@@ -182,8 +182,8 @@ class Store:
         while free and (limit is None or len(leases) < limit):  # other workers may have taken some of them first
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
-            taken = self.database.write(partial(self._take_free, uids=first, study=study))
-            leases += (self._leases.add(taken[uid]) for uid in first if uid in taken)
+            claims = self.database.write(partial(self._take_free, uids=first, study=study))
+            leases += (self._leases.add(claims[uid]) for uid in first if uid in claims)
         return [(lease, failures.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:

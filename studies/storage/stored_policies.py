@@ -53,14 +53,16 @@ def put_player(store: Store, packed: Packed, name: str) -> str:
     return _put(store, packed, PLAYER, {"source": name})
 
 
-def _put(store: Store, packed: Packed, kind: str, note: dict[str, Any]) -> str:
+def _put(store: Store, packed: Packed, event_kind: str, note: dict[str, Any]) -> str:
     """Store a policy, with an event that says where it came from."""
     uid = policy_uid(packed.digest)
-    while not any(event.kind == kind and event.data.get("source") == note["source"] for event in store.events(uid)):
+    while not any(
+        event.kind == event_kind and event.data.get("source") == note["source"] for event in store.events(uid)
+    ):
         try:
             with store.open(uid, {"policy": packed.digest}) as lease:
                 manifest, digest = (None, None) if store.checkpoints(uid) else (packed.manifest, packed.digest)
-                events, keep = [(kind, note)], Keep(latest=None)
+                events, keep = [(event_kind, note)], Keep(latest=None)
                 store.save([Write(lease, 0, manifest, packed.blobs, digest, events=events, keep=keep)])
         except TaskBusy:  # another process is storing the same policy; wait, as nothing can start from it before
             time.sleep(POLL)

@@ -151,8 +151,8 @@ def changes(connection: Connection, name: str, since: int = -1, created: float |
 
 def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
     """Add the trials whose numbers are unused."""
-    same = {"study": name, "revision": revision}
-    rows = [row.columns() | same for row in sorted(trials, key=lambda row: row.number)]
+    columns = {"study": name, "revision": revision}
+    rows = [row.columns() | columns for row in sorted(trials, key=lambda row: row.number)]
     if rows:
         new = insert(connection, trial).values(created=Now()).on_conflict_do_nothing()
         connection.execute(new, [{key: row[key] for key in row if key != "created"} for row in rows])
@@ -160,8 +160,8 @@ def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revis
 
 def add_segments(connection: Connection, name: str, segments: Iterable[Segment], revision: int) -> None:
     """Add the segments whose (number, rung) is unused."""
-    same = {"study": name, "revision": revision}
-    rows = [row.columns() | same for row in sorted(segments, key=lambda row: (row.number, row.rung))]
+    columns = {"study": name, "revision": revision}
+    rows = [row.columns() | columns for row in sorted(segments, key=lambda row: (row.number, row.rung))]
     if rows:
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 
@@ -240,14 +240,14 @@ def finish_segment(connection: Connection, name: str, result: Result, revision: 
     label = f"segment {result.rung} of trial {result.number} of study {name!r}"
     if result.score is not None and math.isnan(result.score):
         raise ValueError(f"a score is a number, but {label} got NaN; fail the trial instead")
-    which = sa.and_(segment.c.study == name, segment.c.number == result.number, segment.c.rung == result.rung)
+    clause = sa.and_(segment.c.study == name, segment.c.number == result.number, segment.c.rung == result.rung)
     state, objectives = "failed" if result.score is None else "done", result.objectives and dict(result.objectives)
     values = {"state": state, "score": result.score, "digest": result.digest, "objectives": objectives}
-    ready = segment.update().where(which, segment.c.state == "ready")
+    ready = segment.update().where(clause, segment.c.state == "ready")
     measured = {"eval_steps": result.eval_steps, "eval_error": result.eval_error, "revision": revision}
     if not connection.execute(ready.values(**values, **measured)).rowcount:
         columns = [segment.c[name] for name in values]
-        _same_again(label, connection.execute(sa.select(*columns).where(which)).one_or_none(), values)
+        _same_again(label, connection.execute(sa.select(*columns).where(clause)).one_or_none(), values)
 
 
 def finish_trials(
@@ -262,11 +262,11 @@ def finish_trials(
     """
     values = {"state": state, "error": error and masked(error), "finished": Now(), "revision": revision}
     for some in chunks(sorted(set(numbers))):
-        which = sa.and_(trial.c.study == name, trial.c.number.in_(some))
-        ended = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values)).rowcount
+        clause = sa.and_(trial.c.study == name, trial.c.number.in_(some))
+        ended = connection.execute(trial.update().where(clause, trial.c.state == "running").values(**values)).rowcount
         if ended == len(some):
             continue
-        rows = {row.number: row for row in connection.execute(sa.select(trial.c.number, trial.c.state).where(which))}
+        rows = {row.number: row for row in connection.execute(sa.select(trial.c.number, trial.c.state).where(clause))}
         for number in some:
             _same_again(f"trial {number} of study {name!r}", rows.get(number), {"state": state})
 
@@ -277,8 +277,8 @@ def reopen_trials(connection: Connection, name: str) -> int:
     All readers then read the study's rows again.
     """
     revision = revise(connection, name, rewrite=True)
-    which = (trial.c.study == name) & (trial.c.state == "complete")
-    connection.execute(trial.update().where(which).values(state="running", finished=None, revision=revision))
+    clause = (trial.c.study == name) & (trial.c.state == "complete")
+    connection.execute(trial.update().where(clause).values(state="running", finished=None, revision=revision))
     return revision
 
 

@@ -132,9 +132,9 @@ def failures(connection: Connection, study: str, after: int, most: int) -> tuple
     c = event.c
     last = connection.scalar(sa.select(sa.func.max(c.id))) or 0
     lease = event.alias().c
-    taken = sa.select(lease.data).where(lease.uid == c.uid, lease.kind.in_(TAKEN), lease.id < c.id)
-    last_taken = taken.order_by(lease.id.desc()).limit(1).scalar_subquery()
-    query = sa.select(c.uid, c.created, c.kind, c.data, last_taken).where(c.uid.in_(_uids_of(study)), c.kind == FAILED)
+    starts = sa.select(lease.data).where(lease.uid == c.uid, lease.kind.in_(TAKEN), lease.id < c.id)
+    last_start = starts.order_by(lease.id.desc()).limit(1).scalar_subquery()
+    query = sa.select(c.uid, c.created, c.kind, c.data, last_start).where(c.uid.in_(_uids_of(study)), c.kind == FAILED)
     query = query.where(c.id > after).order_by(c.id.desc())
     rows = connection.execute(query) if last > after else ()
     events = (Event(*row) for *row, study_name in rows if _study_of(study_name, study) == study)

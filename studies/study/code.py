@@ -30,11 +30,11 @@ def check_files(subject: str, wanted: Mapping[str, str], present: Mapping[str, s
     """
     for file, digest in wanted.items():
         if present.get(file) != digest:
-            here = f"has it with digest {present[file]}" if file in present else "lacks it"
+            difference = f"has it with digest {present[file]}" if file in present else "lacks it"
             cure = f", or accept it as it is there (`{accept}`)" if file in present else ""
             raise MachineMismatch(
                 f"{subject} trains with {file} of digest {digest}, but the working directory {os.getcwd()} "
-                f"{here}; put that file there, or run this in a folder that has it{cure}"
+                f"{difference}; put that file there, or run this in a folder that has it{cure}"
             )
 
 

@@ -356,13 +356,14 @@ def title(task: str, *environments: Mapping[str, Any] | None) -> str:
     return f"{label(task)} on {names}" if names else label(task)
 
 
-def choose(kind: str, name: str, names: Sequence[str]) -> str:
+def choose(subject: str, name: str, names: Sequence[str]) -> str:
     """Return a known name, or raise a BadConfig that suggests the nearest."""
     if name in names:
         return name
     near = get_close_matches(name, names, n=1)
     raise BadConfig(
-        f"{kind} must be one of {', '.join(names)}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+        f"{subject} must be one of {', '.join(names)}, but got {name!r}"
+        + (f"; did you mean {near[0]}?" if near else "")
     )
 
 

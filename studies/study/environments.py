@@ -84,8 +84,8 @@ def scaled_score(scale: Scale, replicate: int, score: float) -> float:
 
 def across(config: Config, rows: Sequence[Segment], scale: Scale) -> float:
     """Return the aggregate of a configuration's results on the scale."""
-    here = {row.replicate % len(scale) for row in rows}
-    untrained = [0.0] * (len(scale) - len(here))
+    env_indices = {row.replicate % len(scale) for row in rows}
+    untrained = [0.0] * (len(scale) - len(env_indices))
     return AGGREGATES[config.options["aggregate"]]([*(scaled(scale, row) for row in rows), *untrained])
 
 
@@ -164,11 +164,11 @@ def check_alike(config: Config, spaces: Sequence[Space]) -> None:
     names = labels(config.environments)
     for name, other in zip(names[1:], others, strict=True):
         for path in sorted(first.keys() | other.keys()):
-            here, there = first.get(path, "not searched"), other.get(path, "not searched")
-            if here != there:
+            prior, other_prior = first.get(path, "not searched"), other.get(path, "not searched")
+            if prior != other_prior:
                 raise BadConfig(
-                    f"one configuration is searched for all environments, but {path} is {here} in {names[0]} and "
-                    f"{there} in {name}; fix it (--set {path}=...), or leave one out"
+                    f"one configuration is searched for all environments, but {path} is {prior} in {names[0]} and "
+                    f"{other_prior} in {name}; fix it (--set {path}=...), or leave one out"
                 )
 
 

@@ -45,8 +45,8 @@ def decided(
         hyperparameters: nested, of the task that the policy is from.
         named: dotted names that the user asks to search.
     """
-    own = flatten(hyperparameters)
-    return {name: own[name] for name in _searched_shapes(config, algorithm) if name in own and name not in named}
+    values = flatten(hyperparameters)
+    return {name: values[name] for name in _searched_shapes(config, algorithm) if name in values and name not in named}
 
 
 def check_shapes(config: Config, algorithm: type[Task]) -> None:

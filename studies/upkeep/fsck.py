@@ -89,7 +89,7 @@ class _Blob(NamedTuple):
     digest: str
     size: int
     length: int
-    kind: str  # storage class of its data
+    storage_class: str  # of its data
     actual: str  # sha256 of its data
 
 
@@ -97,8 +97,8 @@ def _blobs(store: Store) -> Iterator[Fault]:
     """Yield the blobs with wrong bytes or sizes."""
     for row in _in_pages(store, _blob_rows, ""):
         defect, wrong = "blob", ""
-        if row.kind != BYTES:
-            wrong = f"SQLite has its bytes as {row.kind}"
+        if row.storage_class != BYTES:
+            wrong = f"SQLite has its bytes as {row.storage_class}"
         elif row.actual != row.digest and row.size in (-1, row.length):
             wrong = f"its {row.length} bytes have another"
         elif row.actual != row.digest:
@@ -139,7 +139,7 @@ class _Head(NamedTuple):
     uid: str
     epochs: int
     digest: str
-    kind: str  # storage class of the manifest
+    storage_class: str  # of the manifest
     manifest: bytes | None
     named: set[str]  # digests of its blobs, according to its rows
     stored: set[str]  # digests of those blobs that exist
@@ -165,7 +165,7 @@ def _heads(connection: Connection, after: int) -> list[_Head]:
 
 def _wrong(row: _Head, bad: Set[str]) -> str:
     if row.manifest is None:
-        return f"SQLite has the bytes of its manifest as {row.kind}"
+        return f"SQLite has the bytes of its manifest as {row.storage_class}"
     if hashlib.sha256(row.manifest).hexdigest() != row.digest:
         return "its manifest has another sha256"
     try:

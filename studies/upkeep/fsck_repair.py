@@ -59,8 +59,8 @@ def _unreachable(connection: Connection, name: str, *key: str | int) -> int:
         connection.execute(checkpoint_blob.delete().where(checkpoint_blob.c.checkpoint == key[0]))
     if table is trial:
         connection.execute(segment.delete().where(segment.c.study == key[0], segment.c.number == key[1]))
-    same = sa.and_(*(column == value for column, value in zip(table.primary_key.columns, key, strict=True)))
-    return connection.execute(table.delete().where(same)).rowcount
+    condition = sa.and_(*(column == value for column, value in zip(table.primary_key.columns, key, strict=True)))
+    return connection.execute(table.delete().where(condition)).rowcount
 
 
 def _blob(connection: Connection, digest: str) -> int:

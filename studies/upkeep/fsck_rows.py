@@ -131,8 +131,8 @@ def _unreachable(connection: Connection) -> Iterator[Fault]:
         for parent in table.foreign_key_constraints:
             if parent.name == BLOB_IN_USE:
                 continue
-            same = sa.and_(*(key.parent == key.column for key in parent.elements))
-            query = sa.select(*table.primary_key).where(~sa.exists().where(same)).order_by(*table.primary_key)
+            condition = sa.and_(*(key.parent == key.column for key in parent.elements))
+            query = sa.select(*table.primary_key).where(~sa.exists().where(condition)).order_by(*table.primary_key)
             for row in connection.execute(query):
                 label = f"{table.name} {' '.join(map(str, row))[:80]}"
                 lost = parent.referred_table.name.removeprefix("rk_")
@@ -212,9 +212,9 @@ def _digests(connection: Connection) -> Iterator[Fault]:
     A state within the next epoch has as many epochs and is not compared; it was stored when the process had to stop.
     """
     c, s, t = checkpoint.c, segment.c, trial.c
-    same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
+    condition = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
     columns = (s.study, s.number, s.rung, s.epochs, s.digest, c.digest)
-    query = sa.select(*columns).join_from(trial, segment, same)
+    query = sa.select(*columns).join_from(trial, segment, condition)
     at_end = (c.uid == t.uid) & (c.epochs == s.epochs) & (c.within_epoch == 0)
     query = query.join(checkpoint, at_end).where(c.digest != s.digest)
     for *key, epochs, epochs_of_task, stored in connection.execute(query.order_by(s.study, s.number, s.rung)):

@@ -79,8 +79,8 @@ def check_goal(
         data: dict[str, Any] = {**subject, "episodes": len(outcome), "mean": mean, "least": least, "wealth": reached}
         data |= {"error": error, "confirmed": reached >= 1 / error}
         measured, aim = in_digits([mean, goal])
-        which = f"trial {segment.configuration}" + (f", seed {task.seed}," if seed else "")
-        why = f"{which} at epoch {segment.epochs} has a return of {measured} in {len(outcome)} fresh episodes"
+        label = f"trial {segment.configuration}" + (f", seed {task.seed}," if seed else "")
+        why = f"{label} at epoch {segment.epochs} has a return of {measured} in {len(outcome)} fresh episodes"
         checked = add(connection, study, CHECK, data, WHO, why)
         if data["confirmed"]:
             why += f", which confirms {aim}; a study errs in that with a probability of {ERROR:g} at most"

@@ -366,8 +366,8 @@ class Worker:
 
 def _ended(error: BaseException) -> Exception:
     """Return the error for an environment that ends the process."""
-    what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {class_and_text(error)}"
-    return RuntimeError(f"the environment {what}, which would end this process").with_traceback(error.__traceback__)
+    action = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {class_and_text(error)}"
+    return RuntimeError(f"the environment {action}, which would end this process").with_traceback(error.__traceback__)
 
 
 def _rotated(uids: list[str], share: int, workers: int) -> list[str]:

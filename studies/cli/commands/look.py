@@ -93,8 +93,8 @@ def trials(arguments: argparse.Namespace) -> int:
         tables.print_confirmation(out, confirmation)
     for trial in study.trials:
         if trial.error:
-            which = f"{'a training of ' * (trial.state == 'complete')}trial {trial.number}"
-            note(out, f"{which} failed: {one_line(trial.error)}")
+            subject = f"{'a training of ' * (trial.state == 'complete')}trial {trial.number}"
+            note(out, f"{subject} failed: {one_line(trial.error)}")
     return 0
 
 

@@ -105,27 +105,31 @@ def _maker(
         load(arguments.task),
         check_name(config.default_name if arguments.study is None else arguments.study),
     )
-    what = title(config.task, *config.environments)
-    with patience(errors, f"builds {what} once, to see that it can be trained here; what JAX compiles takes a while"):
+    subject = title(config.task, *config.environments)
+    with patience(
+        errors, f"builds {subject} once, to see that it can be trained here; what JAX compiles takes a while"
+    ):
         config.probe(algorithm, _device_here(arguments))
     if check is not None:
         check(config, name)
     options.save_config(arguments, config.options.get("environments", config.env), config.fixed)
 
     def make(store: Store) -> tuple[str, Config]:
-        made, size = config, (arguments.trials, arguments.epochs, arguments.env_steps)
+        new_config, size = config, (arguments.trials, arguments.epochs, arguments.env_steps)
         given_options = {option for option in STUDY if getattr(arguments, option) not in (STUDY[option].default, [])}
         if (kept := with_kept(store, name, vars(arguments))) != vars(arguments):
             vars(arguments).update(kept)
-            made = _config(arguments)
-        if (sized := size_of_budget(store, name, made, algorithm, *size)) is not None:
+            new_config = _config(arguments)
+        if (sized := size_of_budget(store, name, new_config, algorithm, *size)) is not None:
             note(errors, described(sized))
-            made = _config(arguments, sized)
-        made = with_learned(store, name, made, arguments.learn_from)
+            new_config = _config(arguments, sized)
+        new_config = with_learned(store, name, new_config, arguments.learn_from)
         if warm_start.is_given(arguments):
             remake = partial(_config, arguments, sized)
-            made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors), remake)
-        stored = start_study(store, name, made, options.priors_of(arguments.prior), given_options)
+            new_config = warm_start.start_all(
+                store, name, new_config, algorithm, arguments, partial(note, errors), remake
+            )
+        stored = start_study(store, name, new_config, options.priors_of(arguments.prior), given_options)
         request_probe(store, name, stored, algorithm)
         for text in remarks(stored):
             note(errors, text)
@@ -254,11 +258,11 @@ def _crew(arguments: argparse.Namespace, config: Config) -> Crew:
     with importing(arguments.own_process):
         for module in (".worker", ".curves", "...samplers.suggest"):
             import_module(module, __package__)
-        here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process and can_fork()
-        if here and config.uses_kernels(load(config.task)):
+        forks = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process and can_fork()
+        if forks and config.uses_kernels(load(config.task)):
             kernels()
     rounds = 2 if getattr(arguments, "confirm", None) else 1  # of workers: of the search, and of its confirmation
-    return Crew(rounds * (arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if here else 0)
+    return Crew(rounds * (arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if forks else 0)
 
 
 def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console, crew: Crew) -> None:

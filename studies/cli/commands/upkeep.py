@@ -196,11 +196,11 @@ def delete(arguments: argparse.Namespace) -> int:
             names = removed.confirmations
             noun = "confirmation" if len(names) == 1 else "confirmations"
             confirmed = f" and its {noun}, {', '.join(names)}: their" if names else ", its"
-            what = (
+            subject = (
                 f"study {removed.study}{confirmed} {counted(removed.trials, 'trial')}" if removed.study else "no study"
             )
             parts = f"{counted(len(removed.tasks), 'task')} and {counted(removed.checkpoints, 'checkpoint')}"
-            _print(f"{what}, {parts} would be deleted")
+            _print(f"{subject}, {parts} would be deleted")
             for uid, why in removed.kept.items():
                 _print(f"task {uid} stays: it {why}")
         agreed = arguments.yes or (not arguments.json and _agrees())

@@ -37,7 +37,7 @@ class Sources(NamedTuple):
     name: str
 
     @property
-    def kind(self) -> str:
+    def noun(self) -> str:
         return "demonstration" if self.policy is None else "policy"
 
 
@@ -108,7 +108,7 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
     digest = _store_start(store, task, identity.hyperparameters, sources, say)
     for uid in (uid for other, uid in uids.items() if other != digest):
         text = " with ".join(filter(None, texts))
-        say(f"{text} is not the {sources.kind} that task {uid} started from, so this is another task")
+        say(f"{text} is not the {sources.noun} that task {uid} started from, so this is another task")
     return digest
 
 
@@ -175,5 +175,5 @@ def _store_start(store: Store, task: Task, values: Mapping[str, Any], sources: S
     """Initialize the task and store its initial policy; return the digest."""
     task.warm_start, task.demonstrations = sources.policy, sources.demonstrations
     digest = store_start(store, task, values, sources.name)
-    say(f"starts from the {sources.kind} {digest[:12]} of {sources.name}: {task.load_report}")
+    say(f"starts from the {sources.noun} {digest[:12]} of {sources.name}: {task.load_report}")
     return digest

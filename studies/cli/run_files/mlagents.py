@@ -128,7 +128,7 @@ def convert(
     for converted in behaviors:
         prefix = f"{converted.name}." if len(behaviors) > 1 else ""
         left |= {
-            f"{prefix}{path}": x for path, x in converted.settings.without(converted.given, converted.unknown).items()
+            f"{prefix}{path}": x for path, x in converted.settings.without(converted.content, converted.unknown).items()
         }
     return Converted(content, listed(left | outside))
 
@@ -139,7 +139,7 @@ class _Behavior(NamedTuple):
     Attributes:
         name: its name.
         trainer: name of the algorithm.
-        given: its settings, by path.
+        content: its settings, by path.
         settings: those with defaults.
         values: hyperparameters, by dotted name.
         unknown: those that the algorithm lacks.
@@ -148,7 +148,7 @@ class _Behavior(NamedTuple):
 
     name: str
     trainer: str
-    given: dict[str, Any]
+    content: dict[str, Any]
     settings: Settings
     values: dict[str, Any]
     unknown: dict[str, Any]

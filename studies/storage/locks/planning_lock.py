@@ -24,8 +24,8 @@ def is_free(connection: Connection, name: str, revision: int) -> bool:
     row = connection.execute(query).one_or_none()
     if row is None or row.revision != revision:
         return False
-    taken = row.planner is not None and row.planner != str(Owner.current()) and row.left > 0
-    return not taken or Owner.parse(row.planner).is_dead()
+    is_held = row.planner is not None and row.planner != str(Owner.current()) and row.left > 0
+    return not is_held or Owner.parse(row.planner).is_dead()
 
 
 def acquire(connection: Connection, name: str, revision: int, seconds: float) -> bool:

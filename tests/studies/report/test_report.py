@@ -170,7 +170,7 @@ def test_a_clear_pair_is_drawn_by_its_trials(studies: Store) -> None:
     assert cloud.title == "results by {} and {}".format(*pair.names)
     assert cloud.x_ticks
     assert cloud.y_ticks
-    dots = [point for mark in cloud.marks if mark.kind == "dots" for point in mark.points]
+    dots = [point for mark in cloud.marks if mark.shape == "dots" for point in mark.points]
     assert len(dots) == len(view.results) == 18
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in dots)
     assert len({x for x, _ in dots}) > 9
@@ -404,7 +404,7 @@ def test_the_best_trials_result_and_interval_can_be_seen_though_they_are_of_one_
     band = BandView(label="best", seeds=3, points=[(9, 50.0, 44.0, 10_000.0)])
     drawing = figures.curves(view.replace(band=band))
     assert drawing is not None
-    marks = [(mark.kind, mark.points) for mark in drawing.marks if mark.style == "best"]
+    marks = [(mark.shape, mark.points) for mark in drawing.marks if mark.style == "best"]
     assert ("dots", [(9, 50.0)]) in marks
     assert ("line", [(9, 44.0), (9, drawing.y.high)]) in marks  # no longer than the axis
 
@@ -415,7 +415,7 @@ def test_the_winners_mean_can_be_seen_though_it_is_better_than_all_trials(studie
     drawing = figures.curves(view.replace(band=BandView(label="best", seeds=3, points=points)))
     assert drawing is not None
     assert drawing.y.high >= 5_000
-    [band] = [mark.points for mark in drawing.marks if mark.kind == "band"]
+    [band] = [mark.points for mark in drawing.marks if mark.shape == "band"]
     assert {(9, 4_990.0), (9, 5_010.0)} <= {*band}
 
 

@@ -162,10 +162,10 @@ def test_a_rerun_keeps_the_stored_portfolio_or_its_absence(tmp_path: Path) -> No
     made = start_study(store, "new", config_of("CartPole-v1"))
     assert start_study(store, "new", config_of("CartPole-v1", portfolio="off")) == made
     with pytest.raises(StudyMismatch, match=r"options\.portfolio \('auto', now 'off'\); use the stored values"):
-        start_study(store, "new", config_of("CartPole-v1", portfolio="off"), given={"portfolio"})
+        start_study(store, "new", config_of("CartPole-v1", portfolio="off"), given_options={"portfolio"})
     with pytest.raises(StudyMismatch, match=r"options\.portfolio \('off', now 'auto'\)"):
-        start_study(store, "old", config_of("CartPole-v1", portfolio="auto"), given={"portfolio"})
-    assert start_study(store, "new", config_of("CartPole-v1", portfolio="auto"), given={"portfolio"}) == made
+        start_study(store, "old", config_of("CartPole-v1", portfolio="auto"), given_options={"portfolio"})
+    assert start_study(store, "new", config_of("CartPole-v1", portfolio="auto"), given_options={"portfolio"}) == made
 
 
 def test_recorded_trainings_are_tables_of_twenty_environments() -> None:
