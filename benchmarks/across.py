@@ -41,17 +41,17 @@ def run(config: Config, tables: Sequence[Table], budget: float) -> tuple[dict[st
     """Run a study in memory, up to a budget in trainings; return its best hyperparameters and its cost."""
     plans, seeds, spent = scheduler(config), seeds_of(config), 0
     trials: dict[int, Trial] = {}
-    known: dict[tuple[int, int], Segment] = {}
+    results: dict[tuple[int, int], Segment] = {}
     waiting: list[Segment] = []
     while spent < budget * tables[0].epochs:
         plan = plans.plan()
         new: list[Trial] = []
         if plan.ask is not None:
-            seen, _ = collapse(config, trials.values(), [])
-            for number, values in zip(plan.ask, suggest(config, seen, plan), strict=True):
+            configurations, _ = collapse(config, trials.values(), [])
+            for number, values in zip(plan.ask, suggest(config, configurations, plan), strict=True):
                 params, attrs = {**config.fixed, **flatten(values)}, {"bracket": plan.bracket}
-                own = range(number * seeds, (number + 1) * seeds)
-                new += [Trial(n, "", params, attrs, seeds=seeds) for n in own]
+                numbers = range(number * seeds, (number + 1) * seeds)
+                new += [Trial(n, "", params, attrs, seeds=seeds) for n in numbers]
             first = [trial for trial in new if trial.replicate < at_once(config)]
             rung = config.rungs[plan.rung]
             plan.segments += [Segment(trial.number, plan.rung, rung, seeds=seeds) for trial in first]
@@ -68,14 +68,14 @@ def run(config: Config, tables: Sequence[Table], budget: float) -> tuple[dict[st
             score = float(table.returns[at, column % table.returns.shape[1], row.epochs - 1])
             spent += row.epochs - (config.rungs[row.rung - 1] if row.rung else 0)
             done = [Segment(row.number, row.rung, row.epochs, "done", score, seeds=seeds)]
-            known[row.number, row.rung] = done[0]
+            results[row.number, row.rung] = done[0]
         if not (new or ended or done):
             break
         plans.observe([*new, *ended], [*plan.segments, *done])
-    rows = collapse(config, [], known.values())[1]
+    rows = collapse(config, [], results.values())[1]
     trained = {
         (row.number, row.rung): sum(
-            (n, row.rung) in known for n in range(row.number * seeds, row.number * seeds + seeds)
+            (n, row.rung) in results for n in range(row.number * seeds, row.number * seeds + seeds)
         )
         for row in rows
     }
@@ -85,11 +85,11 @@ def run(config: Config, tables: Sequence[Table], budget: float) -> tuple[dict[st
 
 def worth(tables: Sequence[Table], params: dict[str, object]) -> float:
     """Return the mean over tables of a configuration's true result, from 0 to 1."""
-    found = []
+    results = []
     for table in tables:
         last = np.nan_to_num(table.returns[:, :, -1], nan=np.nanmin(table.returns[:, :, -1])).mean(1)
-        found.append((last[table.nearest(params)] - last.min()) / (last.max() - last.min()))
-    return statistics.fmean(found)
+        results.append((last[table.nearest(params)] - last.min()) / (last.max() - last.min()))
+    return statistics.fmean(results)
 
 
 def main() -> None:
@@ -111,7 +111,7 @@ def main() -> None:
     for name, more in SETTINGS.items():
         if options.only not in (None, name):
             continue
-        found, costs = [], []
+        results, costs = [], []
         for seed in range(options.studies):
             last = tables[0].epochs
             epochs = [last, last] if more["scheduler"] == "none" else [max(1, last // 4), last]
@@ -120,10 +120,12 @@ def main() -> None:
                 seed=seed, cohort=1, **more,  # type: ignore[arg-type]
             )  # fmt: skip
             best, cost = run(config, tables, budget)
-            found.append(worth(tables, best) / most)
+            results.append(worth(tables, best) / most)
             costs.append(cost / len(grid) / len(tables))
-        error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
-        print(f"{name:20} {statistics.fmean(found):.3f} ± {error:.3f}  cost {statistics.fmean(costs):.3f}", flush=True)
+        error = statistics.stdev(results) / len(results) ** 0.5 if len(results) > 1 else 0.0
+        print(
+            f"{name:20} {statistics.fmean(results):.3f} ± {error:.3f}  cost {statistics.fmean(costs):.3f}", flush=True
+        )
 
 
 if __name__ == "__main__":

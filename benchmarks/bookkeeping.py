@@ -184,27 +184,27 @@ def measure(part: str, url: str, trials: int, workers: int) -> dict[str, float]:
         )
         for share in shares
     ]
-    for each in processes:
-        assert each.stdout is not None
-        each.stdout.readline()
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
     began = time.perf_counter()
-    for each in processes:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    answers = [each.communicate()[0] for each in processes]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate()[0] for process in processes]
     elapsed = time.perf_counter() - began
-    if any(each.returncode for each in processes):
+    if any(process.returncode for process in processes):
         sys.exit(f"a process of {part} failed")
-    found = [json.loads(answer) for answer in answers]
-    spans = [1000 * sum(each["spans"][i] for each in found) for i in range(5)]
+    reports = [json.loads(answer) for answer in answers]
+    spans = [1000 * sum(report["spans"][i] for report in reports) for i in range(5)]
     tenth = max(1, round(trials / 10))
     return {
         "cpu": sum(spans) / trials,
         "early": spans[1] / tenth,
         "late": spans[3] / tenth,
         "elapsed": 1000 * elapsed / trials,
-        "SQL": sum(each["statements"] for each in found) / trials,
+        "SQL": sum(report["statements"] for report in reports) / trials,
     }
 
 
@@ -221,9 +221,9 @@ def servers(databases: Sequence[str]) -> Iterator[Callable[[str], str]]:
             Path(folder).chmod(0o755)  # the server runs as another user if this one is root
             server = get_server(Path(folder) / "data", cleanup_mode="stop")
 
-        def make(kind: str) -> str:
+        def make(database: str) -> str:
             name = f"study_{next(names)}"
-            if kind == "sqlite":
+            if database == "sqlite":
                 return f"sqlite:///{folder}/{name}.db"
             server.psql(f"CREATE DATABASE {name};")
             return f"postgresql://postgres@/{name}?host={Path(folder) / 'data'}"
@@ -252,13 +252,13 @@ def main() -> None:
         + "".join(f"{name:>9}" for name in ("cpu", "early", "late", "elapsed", "SQL"))
     )
     with servers(arguments.databases) as new_database:
-        for kind, workers, trials in itertools.product(arguments.databases, arguments.workers, arguments.trials):
+        for database, workers, trials in itertools.product(arguments.databases, arguments.workers, arguments.trials):
             for part in [arguments.only] if arguments.only else PARTS:
-                url = new_database(kind)
+                url = new_database(database)
                 PARTS[part][0](url, trials, arguments.scheduler, arguments.sampler)
                 row = measure(part, url, trials, workers)
                 figures = "".join(f"{value:9.1f}" for value in row.values())
-                print(f"{part:10}{kind:>12}{workers:9}{trials:8}{figures}", flush=True)
+                print(f"{part:10}{database:>12}{workers:9}{trials:8}{figures}", flush=True)
 
 
 if __name__ == "__main__":

@@ -212,11 +212,11 @@ SEPARATE = {"critic.name": "separate", "critic.update_epochs": 2, "critic.num_mi
 
 def schedules(**names: str) -> dict[str, Any]:
     """Schedules of these names, each where it begins to bend within the training."""
-    found: dict[str, Any] = {}
-    for of, name in names.items():
+    values: dict[str, Any] = {}
+    for parameter, name in names.items():
         points = {"points": [[0, 1.0], [256, 0.5], [512, 2.0]]} if name == "piecewise" else {"horizon": 400}
-        found |= {f"{of}_schedule.{key}": value for key, value in {"name": name, **points}.items()}
-    return found
+        values |= {f"{parameter}_schedule.{key}": value for key, value in {"name": name, **points}.items()}
+    return values
 
 
 ON_POLICY = {
@@ -451,17 +451,17 @@ def has(tree: Any, path: str) -> bool:
     return isinstance(tree, Mapping) and name in tree and (not rest or has(tree[name], rest))
 
 
-def initialized(training: Training, member: int, **given: Any) -> Any:
+def initialized(training: Training, member: int, **options: Any) -> Any:
     """A member's task."""
     from rekindle import EnvSpec
     from rekindle.tasks import load
 
     values = {**training.values, training.varied: 0.98 - 0.02 * member}
     older = {RENAMES.get(name, name): value for name, value in values.items()}
-    given = {"seed": member + 1, "env_processes": training.env_processes, **given}
+    options = {"seed": member + 1, "env_processes": training.env_processes, **options}
 
     def make(values: dict[str, Any]) -> Any:
-        return load(training.task)(EnvSpec.of(training.env), **given).init(**nested(values))
+        return load(training.task)(EnvSpec.of(training.env), **options).init(**nested(values))
 
     try:
         return make(values)
@@ -482,22 +482,22 @@ def train(training: Training) -> Iterator[Result]:
     """What each member came to."""
     from rekindle import Cohort, Store
 
-    given: dict[str, Any] = {"demonstrations": demonstrations(training)} if training.shown else {}
+    options: dict[str, Any] = {"demonstrations": demonstrations(training)} if training.shown else {}
     if training.warm:
-        given["warm_start"] = initialized(training, 5, **given)
-        given["warm_start"].fit(1)
+        options["warm_start"] = initialized(training, 5, **options)
+        options["warm_start"].fit(1)
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/studies.db"
         if training.resumed:
             with Store(url) as store:
-                initialized(training, 0, **given, storage=store).fit(1)
+                initialized(training, 0, **options, storage=store).fit(1)
             with Store(url) as store:
-                task = initialized(training, 0, **given, storage=store)
+                task = initialized(training, 0, **options, storage=store)
                 assert task.resumed, "it began anew"
                 task.fit(training.epochs)
                 yield result(task)
             return
-    tasks = [initialized(training, member, **given) for member in range(training.members)]
+    tasks = [initialized(training, member, **options) for member in range(training.members)]
     Cohort(tasks).fit(training.epochs)
     yield from map(result, tasks)
 
@@ -527,9 +527,9 @@ def print_results(pattern: str) -> None:
             traceback.print_exc()
             results = [{"error": f"{type(error).__name__}: {error}"}]
         seconds = round(time.perf_counter() - start, 2)
-        for member, found in enumerate(results):
+        for member, outcome in enumerate(results):
             place = f"{name} [{member}]" if training.members > 1 else name
-            print(json.dumps({"name": place, "seconds": seconds, **found}), flush=True)
+            print(json.dumps({"name": place, "seconds": seconds, **outcome}), flush=True)
 
 
 # --- comparing ---
@@ -539,7 +539,7 @@ def results_of(side: Path, pattern: str) -> dict[str, Result]:
     """What every member came to in a checkout, or in a file of an earlier run, by its name."""
     if side.is_file():
         saved: dict[str, Result] = json.loads(side.read_text())
-        return {name: found for name, found in saved.items() if fnmatch(name, f"*{pattern}*")}
+        return {name: outcome for name, outcome in saved.items() if fnmatch(name, f"*{pattern}*")}
     from rekindle.benchmarks.checkouts import importable
 
     if not side.is_dir():
@@ -553,8 +553,8 @@ def results_of(side: Path, pattern: str) -> dict[str, Result]:
     ):
         assert child.stdout is not None
         for line in child.stdout:
-            found = json.loads(line)
-            results[found.pop("name")] = found
+            outcome = json.loads(line)
+            results[outcome.pop("name")] = outcome
             if sys.stderr.isatty():
                 print(f"\r{side.name}: {len(results)} members", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
@@ -567,7 +567,9 @@ def results_of(side: Path, pattern: str) -> dict[str, Result]:
 def differing(old: Result, new: Result) -> list[str]:
     """What of a member is not the same on both sides."""
     if "error" in old or "error" in new:
-        return [f"{side}: {found['error'][:100]}" for side, found in (("old", old), ("new", new)) if "error" in found]
+        return [
+            f"{side}: {outcome['error'][:100]}" for side, outcome in (("old", old), ("new", new)) if "error" in outcome
+        ]
     compared = COMPARED if old["renamed"] == new["renamed"] else ("networks", "metrics")
     return [name for name in compared if old[name] != new[name]]
 
@@ -580,8 +582,8 @@ def compare(old: Mapping[str, Result], new: Mapping[str, Result]) -> int:
         sides = old.get(name, missing), new.get(name, missing)
         wrong = differing(*sides)
         different += bool(wrong)
-        known = sides[0].get("renamed") == sides[1].get("renamed")
-        equal = "equal" if known else "equal networks and metrics, a name differs"
+        same_names = sides[0].get("renamed") == sides[1].get("renamed")
+        equal = "equal" if same_names else "equal networks and metrics, a name differs"
         digests = " ".join(side.get("digest", "")[:12].ljust(12) for side in sides)
         print(f"{name:42} {digests}  {'DIFFERS: ' + ', '.join(wrong) if wrong else equal}")
     print(f"{len(old.keys() | new.keys())} members, {different} not the same")
@@ -603,7 +605,7 @@ def main() -> None:
     if options.save is not None:
         options.save.write_text(json.dumps(old, indent=1) + "\n")
     if options.new is None:
-        failed = [f"{name}: {found['error']}" for name, found in old.items() if "error" in found]
+        failed = [f"{name}: {outcome['error']}" for name, outcome in old.items() if "error" in outcome]
         print("\n".join([*failed, f"{len(old)} members, {len(failed)} failed"]))
         sys.exit(bool(failed))
     sys.exit(bool(compare(old, results_of(options.new, options.only))))

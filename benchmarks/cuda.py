@@ -48,24 +48,24 @@ SPEED: dict[str, dict[str, Any]] = {
 
 def digests(training: Training, device: str) -> Iterator[tuple[str, str]]:
     """Digests of the first member, by the way that it was trained."""
-    given: dict[str, Any] = {"device": device}
+    options: dict[str, Any] = {"device": device}
     if training.shown:
-        given["demonstrations"] = demonstrations(training)
+        options["demonstrations"] = demonstrations(training)
     if training.warm:
-        given["warm_start"] = initialized(training, 5, **given)
-        given["warm_start"].fit(1)
-    alone = initialized(training, 0, **given)
+        options["warm_start"] = initialized(training, 5, **options)
+        options["warm_start"].fit(1)
+    alone = initialized(training, 0, **options)
     alone.fit(1)
     packed = pack(alone.state_dict())
     alone.fit(training.epochs)
     yield "alone", alone.digest
-    again = initialized(training, 0, **given)
+    again = initialized(training, 0, **options)
     again.load_state_dict(unpack(packed.manifest, packed.blobs.__getitem__))
     again.fit(training.epochs)
     yield "resumed", again.digest
     for size in COHORTS:
-        others = [initialized(training, member % 4 + 1, **given, seed=member + 50) for member in range(size - 1)]
-        task = initialized(training, 0, **given)
+        others = [initialized(training, member % 4 + 1, **options, seed=member + 50) for member in range(size - 1)]
+        task = initialized(training, 0, **options)
         Cohort([*others[: size // 2], task, *others[size // 2 :]]).fit(training.epochs)
         yield f"of {size}", task.digest
 
@@ -84,14 +84,14 @@ def exact(pattern: str, device: str, jobs: int) -> int:
 
     differing = 0
     with ThreadPoolExecutor(jobs) as pool:
-        for name, found in zip(names, pool.map(answer, names), strict=True):
-            if "error" in found:
-                verdict = "FAILED: " + " / ".join(found["error"].splitlines()[-7:])
+        for name, outcome in zip(names, pool.map(answer, names), strict=True):
+            if "error" in outcome:
+                verdict = "FAILED: " + " / ".join(outcome["error"].splitlines()[-7:])
             else:
-                wrong = [how for how, digest in found.items() if digest != found["alone"]]
+                wrong = [how for how, digest in outcome.items() if digest != outcome["alone"]]
                 verdict = f"DIFFERS: {', '.join(wrong)}" if wrong else "equal"
             differing += verdict != "equal"
-            print(f"{name:42} {found.get('alone', '')[:12]:12}  {verdict}", flush=True)
+            print(f"{name:42} {outcome.get('alone', '')[:12]:12}  {verdict}", flush=True)
     print(f"{len(names)} trainings, {differing} not the same in all ways", flush=True)
     return differing
 
@@ -102,8 +102,8 @@ def exact(pattern: str, device: str, jobs: int) -> int:
 def cohort(setting: str, members: int, device: str) -> tuple[Cohort, Task]:
     """A cohort that has begun to learn, and its first task."""
     task, env = setting.split()
-    given = unflatten(SPEED[setting])
-    tasks = [load(task)(env, seed=seed, device=device).init(**given) for seed in range(members)]
+    values = unflatten(SPEED[setting])
+    tasks = [load(task)(env, seed=seed, device=device).init(**values) for seed in range(members)]
     group = Cohort(tasks)
     group.fit(2)
     return group, tasks[0]
@@ -138,7 +138,7 @@ def speed(settings: Sequence[str], sizes: Sequence[int], device: str, epochs: in
 def tune(device: str, workers: int, verbose: bool) -> None:
     """Print the seconds of a study of 64 trials on the device, and by workers on the processor."""
     searched = ["--search", "optimizer.lr", "--search", "gamma", "--search", "ent_coef"]
-    for name, given in {
+    for name, options in {
         f"one cohort on {device}": ["--device", device, "--workers", "1", "--cohort", "64"],
         f"{workers} workers": ["--workers", str(workers), "--cohort", str(max(1, 64 // workers))],
     }.items():
@@ -146,7 +146,7 @@ def tune(device: str, workers: int, verbose: bool) -> None:
             study = ["--trials", "64", "--generation", "64", "--epochs", "27", "--storage", f"sqlite:///{folder}/s.db"]
             command = [sys.executable, "-m", "rekindle", "tune", "ppo", "CartPole-v1", "--study", "s", *study]
             start = time.perf_counter()
-            done = subprocess.run([*command, *searched, *given], capture_output=True, text=True)
+            done = subprocess.run([*command, *searched, *options], capture_output=True, text=True)
             seconds = time.perf_counter() - start
         print(f"64 trials, {name:24}{seconds:8.1f} s  {done.stderr[-300:] if done.returncode else ''}", flush=True)
         if verbose:
@@ -159,16 +159,16 @@ def profile(setting: str, members: int, device: str) -> None:
     import cProfile
     import pstats
 
-    with cProfile.Profile() as own:
+    with cProfile.Profile() as python_profile:
         group.fit(4)
-    pstats.Stats(own).sort_stats("tottime").print_stats(35)
+    pstats.Stats(python_profile).sort_stats("tottime").print_stats(35)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device != "cpu":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as found:
+    with torch.profiler.profile(activities=activities) as torch_profile:
         group.fit(5)
     order = "self_cpu_time_total" if device == "cpu" else "self_cuda_time_total"
-    print(found.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60))
+    print(torch_profile.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60))
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10_000)
     took = decisions(parser.parse_args().trials)
-    print(f"{len(took)} decisions, each ms: {' '.join(f'{each:.2f}' for each in took)}; longest {max(took):.2f}")
+    print(f"{len(took)} decisions, each ms: {' '.join(f'{ms:.2f}' for ms in took)}; longest {max(took):.2f}")
 
 
 if __name__ == "__main__":

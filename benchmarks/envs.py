@@ -44,8 +44,8 @@ def ours(id: str, num_envs: int, processes: int = 0) -> Callable[[int], Any]:
 
 def gymnasiums(id: str, num_envs: int) -> Callable[[int], Any]:
     """A step of Gymnasium's vector environment: its own vectorisation where it has one, else its loop."""
-    own = gym.spec(id).vector_entry_point is not None
-    envs = gym.make_vec(id, num_envs, vectorization_mode="vector_entry_point" if own else "sync")
+    is_vectorized = gym.spec(id).vector_entry_point is not None
+    envs = gym.make_vec(id, num_envs, vectorization_mode="vector_entry_point" if is_vectorized else "sync")
     envs.reset(seed=0)
     actions = draw(envs.single_action_space, num_envs).reshape(
         VARIETY, num_envs, *(envs.single_action_space.shape or ())

@@ -96,8 +96,8 @@ def main() -> None:
     options = parser.parse_args()
     options.file.touch()
     for name in options.env:
-        there = {row["configuration"] for row in _rows(options.file) if row["env"] == name}
-        for index in sorted({*range(options.count)} - there):
+        recorded = {row["configuration"] for row in _rows(options.file) if row["env"] == name}
+        for index in sorted({*range(options.count)} - recorded):
             record(options.file, name, index, options.episodes)
     for name in dict.fromkeys(row["env"] for row in _rows(options.file)):
         episodes = np.array([row["rows"] for row in _rows(options.file) if row["env"] == name])
@@ -108,10 +108,10 @@ def main() -> None:
         size = float(np.ptp(true)) or 1.0
         for rule in RULES:
             rng = np.random.default_rng(0)
-            found = [study(rule, episodes, shares, rng) for _ in range(options.studies)]
-            worth = np.array([(true[best] - true.min()) / size for best, _, _ in found])
-            over = np.mean([(last - true[best]) / size for best, last, _ in found])
-            error, steps = worth.std() / math.sqrt(len(worth)), np.mean([used for *_, used in found])
+            results = [study(rule, episodes, shares, rng) for _ in range(options.studies)]
+            worth = np.array([(true[best] - true.min()) / size for best, _, _ in results])
+            over = np.mean([(last - true[best]) / size for best, last, _ in results])
+            error, steps = worth.std() / math.sqrt(len(worth)), np.mean([used for *_, used in results])
             print(f"{name:24} {rule:6} {worth.mean():.3f} ± {error:.3f}, overstated by {over:.3f}, {steps:9,.0f} steps")
 
 

@@ -45,14 +45,14 @@ def studies(table: Table, options: argparse.Namespace) -> tuple[list[float], lis
         random, scores = np.random.default_rng(seed), last[:, seed % last.shape[1]]
         rows = random.permutation(len(scores))[: options.trials]
         true = exact(columns, scores)
-        told: list[Interval] = list(
+        intervals: list[Interval] = list(
             decompose(
                 [column[rows].astype(float) for column in columns], scores[rows], np.arange(len(rows)),
                 np.zeros(len(rows), np.intp),
             ).shares
         )  # fmt: skip
-        correlations.append(spearman([each.estimate for each in told], true))
-        covered += [each.low <= share <= each.high for each, share in zip(told, true, strict=True)]
+        correlations.append(spearman([interval.estimate for interval in intervals], true))
+        covered += [interval.low <= share <= interval.high for interval, share in zip(intervals, true, strict=True)]
     return correlations, covered
 
 

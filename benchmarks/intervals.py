@@ -45,22 +45,22 @@ def main() -> None:
     for runs in RUNS:
         print(f"{runs:4}", end="")
         for environments in ENVIRONMENTS.values():
-            found = [covered(kind, runs, several, count) for kind in KINDS for several in environments]
-            for values in zip(*found, strict=True):
+            shares = [covered(distribution, runs, several, count) for distribution in KINDS for several in environments]
+            for values in zip(*shares, strict=True):
                 print(f"{f'{min(values):.0%} to {max(values):.0%}':>18}", end="", flush=True)
         print()
 
 
-def covered(kind: str, runs: int, environments: int, count: int) -> list[float]:
+def covered(distribution: str, runs: int, environments: int, count: int) -> list[float]:
     """Return the share of intervals that contain the truth, for each statistic."""
     random = np.random.default_rng(runs * 10 + environments)
-    population = KINDS[kind](random, POPULATION)[:, None]
-    samples = [KINDS[kind](random, (runs, environments)) for _ in range(count)]
+    population = KINDS[distribution](random, POPULATION)[:, None]
+    samples = [KINDS[distribution](random, (runs, environments)) for _ in range(count)]
     shares = []
     for statistic in (AGGREGATES[name] for name in STATISTICS):
         truth = float(statistic(population))
-        found = (interval(statistic, sample, repetitions=REPETITIONS, seed=n) for n, sample in enumerate(samples))
-        shares.append(float(np.mean([each.low <= truth <= each.high for each in found])))
+        intervals = (interval(statistic, sample, repetitions=REPETITIONS, seed=n) for n, sample in enumerate(samples))
+        shares.append(float(np.mean([ends.low <= truth <= ends.high for ends in intervals])))
     return shares
 
 

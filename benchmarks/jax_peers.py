@@ -58,10 +58,10 @@ def output(layers: list[tuple[Any, Any]], x: Any) -> Any:
 def loss(parameters: Any, batch: Any, hp: dict[str, Any]) -> Any:
     """PPO's loss of a minibatch."""
     log_probs = jax.nn.log_softmax(output(parameters["pi"], batch["obs"]))
-    taken = jnp.take_along_axis(log_probs, batch["actions"][:, None], 1)[:, 0]
+    log_prob = jnp.take_along_axis(log_probs, batch["actions"][:, None], 1)[:, 0]
     values, advantages = output(parameters["v"], batch["obs"])[:, 0], batch["advantages"]
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    ratio, clip = jnp.exp(taken - batch["log_probs"]), hp["clip_coef"]
+    ratio, clip = jnp.exp(log_prob - batch["log_probs"]), hp["clip_coef"]
     policy = -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages).mean()
     entropy = -(jnp.exp(log_probs) * log_probs).sum(1).mean()
     return policy + hp["vf_coef"] * 0.5 * jnp.square(values - batch["returns"]).mean() - hp["ent_coef"] * entropy
@@ -103,9 +103,9 @@ def iterate(member: Any, hp: dict[str, Any]) -> Any:
         log_probs = jax.nn.log_softmax(output(parameters["pi"], states))
         actions = jax.random.categorical(for_action, log_probs)
         after, steps, ended = jax.vmap(cartpole)(jax.random.split(for_env, num_envs), states, steps, actions)
-        taken = jnp.take_along_axis(log_probs, actions[:, None], 1)[:, 0]
+        log_prob = jnp.take_along_axis(log_probs, actions[:, None], 1)[:, 0]
         values = output(parameters["v"], states)[:, 0]
-        row = {"obs": states, "actions": actions, "log_probs": taken, "values": values, "ended": ended}
+        row = {"obs": states, "actions": actions, "log_probs": log_prob, "values": values, "ended": ended}
         return (key, after, steps), row
 
     def advantage(following: Any, row: Any) -> Any:
@@ -162,17 +162,17 @@ def sbx_speed(question: dict[str, Any]) -> float:
     hp, task = question["hp"], question["task"]
     worlds = make_vec_env(question["env"], n_envs=hp["num_envs"], seed=0)
     nets, activation = [hp["model.width"]] * hp["model.layers"], {"tanh": nn.tanh, "relu": nn.relu}
-    given: dict[str, Any] = {"learning_rate": hp["optimizer.lr"], "gamma": hp["gamma"], "seed": 0}
-    given["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation[hp["model.activation"]]}
+    arguments: dict[str, Any] = {"learning_rate": hp["optimizer.lr"], "gamma": hp["gamma"], "seed": 0}
+    arguments["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation[hp["model.activation"]]}
     if task == "ppo":
         names = {"gae_lambda": "gae_lambda", "ent_coef": "ent_coef", "max_grad_norm": "max_grad_norm"}
         names |= {"num_steps": "n_steps", "update_epochs": "n_epochs", "clip_coef": "clip_range"}
-        given["batch_size"] = hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"]
+        arguments["batch_size"] = hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"]
     else:
         names = {name: name for name in ("buffer_size", "learning_starts", "batch_size", "tau")}
         names |= {"num_steps": "train_freq", "num_updates": "gradient_steps"}
-    given |= {theirs: hp[ours] for ours, theirs in names.items()}
-    model = getattr(sbx, task.upper())("MlpPolicy", worlds, **given)
+    arguments |= {theirs: hp[ours] for ours, theirs in names.items()}
+    model = getattr(sbx, task.upper())("MlpPolicy", worlds, **arguments)
     model.learn(2 * hp["epoch_steps"])
     start, before = time.process_time(), model.num_timesteps
     model.learn(question["steps"], reset_num_timesteps=False)

@@ -80,12 +80,12 @@ def main() -> None:
     print(f"{'trials to be as good as the best of':40}" + "".join(f"{f'{k} random':>12}" for k in RANDOM))
     for table in tables:
         others = [other for other in tables if other is not table]
-        found = [study(table, others, seed, options) for seed in range(options.studies)]
-        curve = np.maximum.accumulate(np.array(found), 1).mean(0)
+        results = [study(table, others, seed, options) for seed in range(options.studies)]
+        curve = np.maximum.accumulate(np.array(results), 1).mean(0)
         drawn = np.random.default_rng(0).choice(true(table), (20_000, max(RANDOM)))
         goals = np.maximum.accumulate(drawn, 1).mean(0)
         needed = [int(np.argmax(curve >= goals[k - 1])) + 1 if curve[-1] >= goals[k - 1] else None for k in RANDOM]
-        cells = "".join(f"{each or f'over {options.trials}':>12}" for each in needed)
+        cells = "".join(f"{trials or f'over {options.trials}':>12}" for trials in needed)
         print(f"{Path(table.path).stem:40}{cells}", flush=True)
 
 

@@ -76,13 +76,13 @@ def main() -> None:
     parser.add_argument("--only", choices=("rekindle", "peer"), help="one of the two")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    given = {name: ast.literal_eval(value) for name, _, value in (item.partition("=") for item in options.set)}
+    values = {name: ast.literal_eval(value) for name, _, value in (item.partition("=") for item in options.set)}
     try:
         spec = EnvSpec.of(parse_env(options.env))
     except ValueError as error:
         parser.error(str(error))
     algorithm, make = load(options.task), partial(world_of, spec)
-    tasks = [algorithm(spec, seed=seed).init(**unflatten(given)) for seed in range(options.seeds)]
+    tasks = [algorithm(spec, seed=seed).init(**unflatten(values)) for seed in range(options.seeds)]
     hp = values_of(tasks[0])
     epochs = -(-options.steps // hp["epoch_steps"])
     steps = epochs * hp["epoch_steps"]

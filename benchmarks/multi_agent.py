@@ -36,12 +36,12 @@ Trained = tuple[Callable[[], None], Callable[[], float]]  # functions that train
 
 def ours(module: str, seed: int, steps: int, episodes: int, critic: str) -> Trained:
     """Rekindle's task, whose critics see nothing else ("none") or also the state."""
-    made = importlib.import_module(module)
+    env_module = importlib.import_module(module)
     task = Behaviours(f"pettingzoo/{module.replace('.', ':')}", seed=seed)
-    behaviours = {behaviour_of(agent) for agent in made.parallel_env().possible_agents}
+    behaviours = {behaviour_of(agent) for agent in env_module.parallel_env().possible_agents}
     values = {f"{b}.{name}": x for b in behaviours for name, x in {**OURS, "critic.central": critic}.items()}
     task.init(**unflatten({"num_envs": ENVS, "epoch_steps": ENVS * STEPS, **values}))
-    return partial(_fit, task, steps), lambda: mean_return(made, partial(own_policy, task), episodes)
+    return partial(_fit, task, steps), lambda: mean_return(env_module, partial(own_policy, task), episodes)
 
 
 def joint(module: str, seed: int, steps: int, episodes: int) -> Trained:
@@ -65,9 +65,9 @@ def theirs(module: str, seed: int, steps: int, episodes: int, central: bool) -> 
     from torchrl.envs.libs.pettingzoo import PettingZooWrapper
     from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-    made = importlib.import_module(module)
+    env_module = importlib.import_module(module)
     torch.manual_seed(seed)
-    env = SerialEnv(ENVS, lambda: PettingZooWrapper(made.parallel_env(), return_state=True), device="cpu")
+    env = SerialEnv(ENVS, lambda: PettingZooWrapper(env_module.parallel_env(), return_state=True), device="cpu")
     env.set_seed(seed)
     groups = env.group_map[0]  # of the first copy
     learners = {name: _learner(env, name, len(names), central) for name, names in groups.items()}
@@ -85,15 +85,15 @@ def theirs(module: str, seed: int, steps: int, episodes: int, central: bool) -> 
     def play(observations: dict[str, Any]) -> dict[str, Any]:
         actions: dict[str, Any] = {}
         for name, names in groups.items():
-            seen = torch.stack([torch.as_tensor(observations[agent]) for agent in names])
-            done = learners[name][0](TensorDict({name: {"observation": seen}}))
+            stacked = torch.stack([torch.as_tensor(observations[agent]) for agent in names])
+            done = learners[name][0](TensorDict({name: {"observation": stacked}}))
             actions |= dict(zip(names, done[name, "action"].tolist(), strict=True))
         return actions
 
     @torch.no_grad()
     def evaluate() -> float:
         with set_exploration_type(ExplorationType.RANDOM):
-            return mean_return(made, play, episodes)
+            return mean_return(env_module, play, episodes)
 
     return train, evaluate
 
@@ -108,23 +108,23 @@ def _learner(env: Any, name: str, number: int, central: bool) -> tuple[Any, Any,
         sizes: dict[str, Any] = {"n_agents": number, "centralised": False, "share_params": True, "depth": 2}
         return MultiAgentMLP(inputs, outputs, num_cells=WIDTH, activation_class=torch.nn.Tanh, **sizes)
 
-    def beside_state(seen: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        return torch.cat([seen, state.to(seen).unsqueeze(-2).expand(*seen.shape[:-1], -1)], -1)
+    def beside_state(observation: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        return torch.cat([observation, state.to(observation).unsqueeze(-2).expand(*observation.shape[:-1], -1)], -1)
 
-    action, seen = env.full_action_spec_unbatched[name, "action"], (name, "observation")
-    size = env.observation_spec[seen].shape[-1]
-    net = TensorDictModule(perceptron(size, action.space.n), [seen], [(name, "logits")])
+    action, observed = env.full_action_spec_unbatched[name, "action"], (name, "observation")
+    size = env.observation_spec[observed].shape[-1]
+    net = TensorDictModule(perceptron(size, action.space.n), [observed], [(name, "logits")])
     policy = ProbabilisticActor(
         net, [(name, "logits")], [(name, "action")], spec=action, distribution_class=torch.distributions.Categorical,
         return_log_prob=True, log_prob_key=(name, "log_prob"),
     )  # fmt: skip
     if central:
         both, size = (name, "beside_state"), size + env.observation_spec["state"].shape[-1]
-        joined = TensorDictModule(beside_state, [seen, "state"], [both])
+        joined = TensorDictModule(beside_state, [observed, "state"], [both])
         value = ValueOperator(perceptron(size, 1), in_keys=[both], out_keys=[(name, "state_value")])
         critic: Any = TensorDictSequential(joined, value)
     else:
-        critic = ValueOperator(perceptron(size, 1), in_keys=[seen], out_keys=[(name, "state_value")])
+        critic = ValueOperator(perceptron(size, 1), in_keys=[observed], out_keys=[(name, "state_value")])
     loss = ClipPPOLoss(
         policy, critic, clip_epsilon=CLIP, entropy_coeff=ENTROPY, critic_coeff=1.0, loss_critic_type="smooth_l1",
         normalize_advantage=True,

@@ -82,12 +82,12 @@ def in_process(*arguments: Any) -> dict[str, Any]:
     process.start()
     sent.close()
     try:
-        found: dict[str, Any] = received.recv() if received.poll(PATIENCE) else {"error": "took too long"}
+        answer: dict[str, Any] = received.recv() if received.poll(PATIENCE) else {"error": "took too long"}
     except EOFError:
-        found = {}
+        answer = {}
     process.join(10)
     process.kill()
-    return found
+    return answer
 
 
 def tried(env: Any) -> str:

@@ -54,13 +54,13 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
     name = NAMES.get(algorithm, algorithm)
     if name == "trpo":
         return _trpo(worlds, hp, common)
-    made, kind = getattr(stable_baselines3, name.upper()), "MlpPolicy"
+    model_class, policy = getattr(stable_baselines3, name.upper()), "MlpPolicy"
     if (memory := hp.get("model.memory", "none")) != "none":
         from sb3_contrib import RecurrentPPO
 
         if (name, memory) != ("ppo", "lstm"):
             raise SystemExit(f"they have PPO with an LSTM only, not {name} with {memory}; give --only rekindle")
-        made, kind = RecurrentPPO, "MlpLstmPolicy"
+        model_class, policy = RecurrentPPO, "MlpLstmPolicy"
         common["policy_kwargs"]["lstm_hidden_size"] = hp["model.width"]
     sde = {"use_sde": hp["use_sde"], "sde_sample_freq": hp.get("sde_sample_freq", -1)}
     if hp["use_sde"]:  # theirs is the deviation of each activation's weight, ours that of an action where all are 1
@@ -77,8 +77,8 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
             "clip_range_vf": clip_value,
             "target_kl": hp["target_kl"],
         }
-    return made(
-        kind,
+    return model_class(
+        policy,
         worlds,
         n_steps=hp["num_steps"],
         gae_lambda=hp["gae_lambda"],
@@ -136,13 +136,13 @@ def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, An
     if name in ("td3", "ddpg"):
         return getattr(stable_baselines3, name.upper())("MlpPolicy", worlds, **_deterministic(worlds, hp), **common)
     interval = hp["target_interval"] * hp["num_steps"] * hp["num_envs"] // hp["num_updates"]  # in environment steps
-    made: Any = stable_baselines3.DQN
+    model_class: Any = stable_baselines3.DQN
     if name == "qrdqn":
         import sb3_contrib
 
-        made = sb3_contrib.QRDQN
+        model_class = sb3_contrib.QRDQN
         common["policy_kwargs"] |= {"n_quantiles": hp["quantiles"], "optimizer_kwargs": {"eps": hp["optimizer.eps"]}}
-    return made(
+    return model_class(
         "MlpPolicy",
         worlds,
         target_update_interval=max(1, interval),

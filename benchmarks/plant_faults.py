@@ -84,7 +84,7 @@ class Fault:
     start: int
     end: int
     text: str
-    what: str
+    description: str
 
     def planted(self, source: bytes) -> bytes:
         """The file with the fault."""
@@ -103,7 +103,7 @@ class Finder:
     """Finds all faults that can be planted in a file."""
 
     def __init__(self, path: str, source: bytes):
-        self.path, self.source, self.found = path, source, list[Fault]()
+        self.path, self.source, self.faults = path, source, list[Fault]()
         self.offsets = [0]
         for line in source.splitlines(keepends=True):
             self.offsets.append(self.offsets[-1] + len(line))
@@ -153,8 +153,8 @@ class Finder:
         if isinstance(node, ast.JoinedStr):  # what people read; and Python 3.11 does not know the places in it
             return
         if isinstance(node, ast.expr):
-            for text, what in changes(node):
-                self.add(node, text, what, place)
+            for text, description in changes(node):
+                self.add(node, text, description, place)
         if isinstance(node, ast.comprehension):
             for test in node.ifs:
                 self.add(test, f"(not ({ast.unparse(test)}))", "the opposite condition", place)
@@ -162,12 +162,14 @@ class Finder:
             if not (isinstance(child, ast.keyword) and child.arg in QUIET):
                 self.expression(child, place)
 
-    def add(self, node: ast.expr | ast.stmt, text: str, what: str, place: Place) -> None:
+    def add(self, node: ast.expr | ast.stmt, text: str, description: str, place: Place) -> None:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = self.offsets[node.lineno - 1] + node.col_offset
         end = self.offsets[node.end_lineno - 1] + node.end_col_offset
-        self.found.append(Fault(self.path, node.lineno, place.statement, place.at_import, start, end, text, what))
+        self.faults.append(
+            Fault(self.path, node.lineno, place.statement, place.at_import, start, end, text, description)
+        )
 
 
 def is_sound(fault: Fault, source: bytes) -> bool:
@@ -256,13 +258,13 @@ def drawn(root: Path, seed: int, count: int) -> list[Fault]:
     lines: dict[tuple[str, int], list[Fault]] = {}
     for folder in FOLDERS:
         for path in sorted(path for path in (root / folder).rglob("*.py") if path.name not in TESTS):
-            for fault in Finder(str(path.relative_to(root)), path.read_bytes()).found:
+            for fault in Finder(str(path.relative_to(root)), path.read_bytes()).faults:
                 lines.setdefault((fault.path, fault.line), []).append(fault)
     rng, chosen = random.Random(seed), list[Fault]()
     for line in rng.sample(sorted(lines), len(lines)):
-        kinds = sorted({fault.what for fault in lines[line]})
+        kinds = sorted({fault.description for fault in lines[line]})
         rng.shuffle(kinds)  # a kind is drawn first, since there are many ways to leave an argument out
-        ways = sorted(rng.sample(lines[line], len(lines[line])), key=lambda fault: kinds.index(fault.what))
+        ways = sorted(rng.sample(lines[line], len(lines[line])), key=lambda fault: kinds.index(fault.description))
         source = (root / line[0]).read_bytes()
         chosen += [fault for fault in ways if is_sound(fault, source)][:1]
         if len(chosen) >= count:
@@ -286,22 +288,22 @@ def tests_of(executed: Executed, fault: Fault, root: Path) -> tuple[list[str], l
     return tests, [*beside, f"tests/{fault.path.partition('/')[0]}"] if imported else []
 
 
-def failed(said: str, known: Container[str]) -> list[str]:
+def failed(output: str, tests: Container[str]) -> list[str]:
     """The tests that failed, of what pytest said; their names may have in them what stands between name and message."""
     names = []
-    for line in re.findall(r"^(?:FAILED|ERROR) (\S.*::.*)$", said, re.MULTILINE):
+    for line in re.findall(r"^(?:FAILED|ERROR) (\S.*::.*)$", output, re.MULTILINE):
         parts = line.split(" - ")
         every = [" - ".join(parts[: end + 1]) for end in range(len(parts))]
-        names.append(next((name for name in reversed(every) if name in known), every[0]))
+        names.append(next((name for name in reversed(every) if name in tests), every[0]))
     return names
 
 
 def measure(checkout: Path, folder: Path, jobs: int, more: Sequence[str]) -> Executed:
     """Run all tests of a copy with probes, and return what they execute."""
-    own, notes = Copy(checkout, folder / "probed"), folder / "notes"
+    copy, notes = Copy(checkout, folder / "probed"), folder / "notes"
     notes.mkdir()
-    probes = plant(own.root, FOLDERS, own.path_of_modules)
-    own.pytest(["-p", "_rekindle_probes_plugin", "-n", str(jobs), "--dist", "loadfile", *more], None,
+    probes = plant(copy.root, FOLDERS, copy.path_of_modules)
+    copy.pytest(["-p", "_rekindle_probes_plugin", "-n", str(jobs), "--dist", "loadfile", *more], None,
                REKINDLE_PROBES_FOLDER=str(notes))  # fmt: skip
     return read(notes, probes)
 
@@ -352,8 +354,8 @@ class Copy:
         environment = {**os.environ, "PYTHONPATH": self.path, MARK: token, **more}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE", *arguments]
         log = log or self.root.parent / "log.txt"  # no pipe, which a server that goes on would hold open
-        with log.open("w") as said, subprocess.Popen(
-            command, cwd=self.root, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        with log.open("w") as output, subprocess.Popen(
+            command, cwd=self.root, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         ) as process:  # fmt: skip
             try:
                 status: int | None = process.wait(limit)
@@ -403,13 +405,13 @@ class Judge:
     def __init__(self, executed: Executed, timeout: float, more: Sequence[str]):
         self.executed, self.timeout, self.more = executed, timeout, more
 
-    def judge(self, own: Copy, fault: Fault) -> Verdict:
+    def judge(self, copy: Copy, fault: Fault) -> Verdict:
         """Plants the fault, and runs the tests."""
-        tests, folders = tests_of(self.executed, fault, own.root)
-        take_out = own.plant(fault)
+        tests, folders = tests_of(self.executed, fault, copy.root)
+        take_out = copy.plant(fault)
         try:
-            for asked in filter(None, (tests, folders)):
-                if by := self.ask(own, asked, take_out, fault):
+            for selection in filter(None, (tests, folders)):
+                if by := self.ask(copy, selection, take_out, fault):
                     return Verdict(True, by, len(tests))
         except Undecided as error:
             return Verdict(False, f"undecided: {error}", len(tests))
@@ -417,36 +419,36 @@ class Judge:
             take_out()
         return Verdict(False, "" if tests or folders else "no test executes it", len(tests))
 
-    def ask(self, own: Copy, asked: list[str], take_out: Callable[[], None], fault: Fault) -> str:
+    def ask(self, copy: Copy, selection: list[str], take_out: Callable[[], None], fault: Fault) -> str:
         """What catches the fault, of these tests or folders; "" if nothing does."""
         doubted: list[str] = []
-        while left := [name for name in asked if name not in doubted]:
-            status, said = self.run(own, left, doubted)
+        while left := [name for name in selection if name not in doubted]:
+            status, output = self.run(copy, left, doubted)
             if status in (0, 5):
                 return ""
-            if status is None or re.search(r"^Timeout \(\d", said, re.MULTILINE):
+            if status is None or re.search(r"^Timeout \(\d", output, re.MULTILINE):
                 return "a test that does not end"
-            found = failed(said, self.executed.seconds)[:1]
-            named = found or asked
-            again, _ = self.run(own, named, [])
+            failures = failed(output, self.executed.seconds)[:1]
+            named = failures or selection
+            again, _ = self.run(copy, named, [])
             take_out()
-            without, words = self.run(own, named if found else [*asked, "--collect-only"], [])
-            own.plant(fault)
+            without, words = self.run(copy, named if failures else [*selection, "--collect-only"], [])
+            copy.plant(fault)
             if again != 0 and without == 0:
-                return named[0] if found else "an error before any test"
-            if not found or found[0] in doubted:
+                return named[0] if failures else "an error before any test"
+            if not failures or failures[0] in doubted:
                 raise Undecided(f"pytest ends with {without} without any fault: {words[-300:]}")
             doubted.append(named[0])  # it is not the fault that it fails by
         return ""
 
-    def run(self, own: Copy, asked: list[str], left_out: list[str]) -> tuple[int | None, str]:
+    def run(self, copy: Copy, selection: list[str], left_out: list[str]) -> tuple[int | None, str]:
         """Runs tests up to the first that fails."""
         options = [f"--deselect={name}" for name in [*left_out, *sorted(self.executed.bad)]]
-        arguments = own.root.parent / "arguments.txt"
-        arguments.write_text("\n".join([*options, *asked]) + "\n")
-        known = sum(took for name, took in self.executed.seconds.items() if name.startswith(tuple(asked)))
+        arguments = copy.root.parent / "arguments.txt"
+        arguments.write_text("\n".join([*options, *selection]) + "\n")
+        seconds = sum(took for name, took in self.executed.seconds.items() if name.startswith(tuple(selection)))
         hang = ["-o", f"faulthandler_timeout={self.timeout}", "-o", "faulthandler_exit_on_timeout=true"]
-        return own.pytest(["-x", *hang, *self.more, f"@{arguments}"], 5 * known + 2 * self.timeout)
+        return copy.pytest(["-x", *hang, *self.more, f"@{arguments}"], 5 * seconds + 2 * self.timeout)
 
 
 def main() -> None:
@@ -487,11 +489,11 @@ def report(faults: Sequence[Fault], copies: queue.SimpleQueue[Copy], judge: Judg
     """Judges all faults, prints each when that is done, and the totals."""
 
     def one(number: int) -> Verdict:
-        own, start = copies.get(), time.monotonic()
+        copy, start = copies.get(), time.monotonic()
         try:
-            verdict = judge.judge(own, faults[number])
+            verdict = judge.judge(copy, faults[number])
         finally:
-            copies.put(own)
+            copies.put(copy)
         state = "caught" if verdict.caught else "SURVIVED"
         why = f"{verdict.by or 'no test fails'} ({verdict.tests} tests execute it, {time.monotonic() - start:.0f} s)"
         print(f"{number + 1:3} {state:8} {shown(faults[number], checkout)}\n             {why}", flush=True)
@@ -516,7 +518,7 @@ def shown(fault: Fault, checkout: Path) -> str:
     source = (checkout / fault.path).read_bytes()
     before = " ".join(source[fault.start : fault.end].decode().split())
     after = " ".join(fault.text.split())
-    return f"{fault.path}:{fault.line}  {fault.what}: {before[:90]}  ->  {after[:90]}"
+    return f"{fault.path}:{fault.line}  {fault.description}: {before[:90]}  ->  {after[:90]}"
 
 
 if __name__ == "__main__":

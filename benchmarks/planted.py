@@ -83,7 +83,7 @@ def main() -> None:
             env = dict(ENVIRONMENTS[name][0])
             with rekindle.Store(f"sqlite:///{folder}/{name} planted.db") as store:
                 plant(store, env, arguments.seed)
-                recognized += (told := is_told(store))
+                recognized += (recognizes := is_told(store))
                 results = next(row.data[FOUND] for row in store.commands("s") if FOUND in row.data)
             untrained = statistics.median(statistics.fmean(returns) for returns in results["untrained"] if returns)
             above = max(statistics.fmean(results["random"]), untrained)
@@ -92,7 +92,7 @@ def main() -> None:
                 sound, alarm = best > above, is_told(store)
             alarms += [alarm] if sound else []
             verdict = "sound" if sound else "not sound"
-            print(f"{name:26} planted: {'told' if told else 'NOT TOLD'}; recorded: best {best:.4g}, {above:.4g} "
+            print(f"{name:26} planted: {'told' if recognizes else 'NOT TOLD'}; recorded: best {best:.4g}, {above:.4g} "
                   f"untrained, {verdict}, {'TOLD' if alarm else 'not told'}", flush=True)  # fmt: skip
     print(f"{recognized} of {len(names)} planted studies are told, and {sum(alarms)} of {len(alarms)} sound ones")
 

@@ -50,21 +50,21 @@ def pack(task: str, paths: Sequence[Path]) -> None:
     complete = [flatten(space.validate(values)) for values in sized]
     searched = [name for name in complete[0] if any(values.get(name) != complete[0][name] for values in complete)]
     for env in recording.environments:
-        found: dict[int, dict[int, dict[str, Any]]] = {}
+        trainings: dict[int, dict[int, dict[str, Any]]] = {}
         for record in records:
             if record["env"] == env and "error" not in record:
                 for i, seed in enumerate(record["seeds"]):
                     scores = {int(epoch): of_seeds[i] for epoch, of_seeds in record["scores"].items()}
-                    found.setdefault(record["configuration"], {})[seed] = {
+                    trainings.setdefault(record["configuration"], {})[seed] = {
                         "scores": scores, "training": record["training"][i],
                     }  # fmt: skip
-        if not found:
+        if not trainings:
             continue
-        seeds = sorted(set.union(*map(set, found.values())))
-        rows = sorted(index for index in found if len(found[index]) == len(seeds))
-        epochs = [epoch for epoch in RUNGS if epoch in found[rows[0]][seeds[0]]["scores"]]
-        curves = [[[found[n][seed]["scores"][epoch] for epoch in epochs] for seed in seeds] for n in rows]
-        training = [[found[n][seed]["training"] for seed in seeds] for n in rows]
+        seeds = sorted(set.union(*map(set, trainings.values())))
+        rows = sorted(index for index in trainings if len(trainings[index]) == len(seeds))
+        epochs = [epoch for epoch in RUNGS if epoch in trainings[rows[0]][seeds[0]]["scores"]]
+        curves = [[[trainings[n][seed]["scores"][epoch] for epoch in epochs] for seed in seeds] for n in rows]
+        training = [[trainings[n][seed]["training"] for seed in seeds] for n in rows]
         meta = {
             "maximize": True, "task": task, "env": ENVIRONMENTS[env][0], "seeds": seeds, "rows": rows,
             "episodes": [RUNGS[epoch] for epoch in epochs],
@@ -231,17 +231,17 @@ def main() -> None:
     print(f"{len(recorded.envs)} environments, {len(recorded.rows)} configurations")
     print(f"chosen {[recorded.rows[n] for n in portfolio]}")
     print("environment                defaults  with others at random  portfolio made without it")
-    without, random, found = [], [], []
+    without, random, results = [], [], []
     for place, env in enumerate(recorded.envs):
         others = recorded.portfolio(without=env)
         without.append(scores[place, others].max())
         curves = recorded.curves[place]
-        found.append([promoted(curves, scores[place], others, count) for count in range(1, len(portfolio) + 1)])
+        results.append([promoted(curves, scores[place], others, count) for count in range(1, len(portfolio) + 1)])
         random.append(at_random(scores[place], len(portfolio)))
         names = [recorded.rows[n] for n in others]
         print(f"{env:26} {scores[place, 0]:8.2f}  {random[-1]:21.2f}  {without[-1]:8.2f}  {names}")
     print(f"{'mean':26} {scores[:, 0].mean():8.3f}  {np.mean(random):21.3f}  {np.mean(without):8.3f}")
-    means = ", ".join(f"{mean:.3f}" for mean in np.mean(found, 0))
+    means = ", ".join(f"{mean:.3f}" for mean in np.mean(results, 0))
     print(f"the best of the portfolio, if 1, 2, ... of it go on in the middle of a training: {means}")
     if np.mean(without) <= np.mean(random):
         print("not written, since others at random are as good in environments that are left out")

@@ -153,8 +153,8 @@ def read(notes: Path, probes: list[Probe]) -> Executed:
     lines: defaultdict[str, dict[int, frozenset[str]]] = defaultdict(dict)
     for place, probe in enumerate(probes):
         if not probe.branch or by_probe[place]:
-            known = lines[probe.path].get(probe.line, frozenset())
-            lines[probe.path][probe.line] = known | by_probe[place]
+            tests = lines[probe.path].get(probe.line, frozenset())
+            lines[probe.path][probe.line] = tests | by_probe[place]
     shares = {}
     for folder in sorted({probe.path.partition("/")[0] for probe in probes}):
         mine = [(p, bool(by_probe[i])) for i, p in enumerate(probes) if p.path.startswith(f"{folder}/")]

@@ -35,13 +35,13 @@ class Finish:
     Attributes:
         numbers: their configurations.
         results: the result of each.
-        own: mean return of each one's own episodes in the last epochs.
+        training_means: mean return of each one's own episodes in the last epochs.
         again: function that trains a configuration with a further seed, and returns its result.
     """
 
     numbers: Sequence[int]
     results: dict[int, float]
-    own: dict[int, float]
+    training_means: dict[int, float]
     again: Callable[[int], float]
 
 
@@ -52,7 +52,7 @@ def by(weight: float) -> Rule:
     """Return the rule that weighs the training's own episodes beside the result."""
 
     def rule(finish: Finish) -> tuple[int, int]:
-        scores = {n: (1 - weight) * finish.results[n] + weight * finish.own[n] for n in finish.numbers}
+        scores = {n: (1 - weight) * finish.results[n] + weight * finish.training_means[n] for n in finish.numbers}
         return max(finish.numbers, key=lambda n: scores[n]), 0
 
     return rule
@@ -113,13 +113,13 @@ RULES: dict[str, Rule] = {
 
 
 def finish_of(
-    curves: Array, own: Array, first: Sequence[int], random: np.random.Generator, others: int = OTHERS
+    curves: Array, training_means: Array, first: Sequence[int], random: np.random.Generator, others: int = OTHERS
 ) -> Finish:
     """Draw a study, and return its end.
 
     Args:
         curves: returns at the beginning, in the middle and at the end, (N, S, 3).
-        own: mean returns of each training's last epochs, (N, S).
+        training_means: mean returns of each training's last epochs, (N, S).
         first: the portfolio.
         random: source of all that is drawn.
         others: number of configurations beside the portfolio.
@@ -137,7 +137,9 @@ def finish_of(
 
     drawn = random.permutation([n for n in range(count) if n not in first])[:others].tolist()
     numbers = best(first, 1, FIRST_FINISHERS) + best(best(drawn, 0, LATER), 1, LAST)
-    return Finish(numbers, {n: again(n) for n in numbers}, {n: float(own[n, seed[n]]) for n in numbers}, again)
+    return Finish(
+        numbers, {n: again(n) for n in numbers}, {n: float(training_means[n, seed[n]]) for n in numbers}, again
+    )
 
 
 def main() -> None:
@@ -153,9 +155,9 @@ def main() -> None:
         meta, curves = json.loads(str(table["meta"])), table["curves"].astype(float)
         if curves.shape[1] < 2:
             continue
-        own = table["training"][..., -OWN:].astype(float)
-        lengths = np.isfinite(own).sum(-1)
-        own = np.where(lengths > 0, np.nansum(own, -1) / np.maximum(lengths, 1), curves[..., -1])
+        training_means = table["training"][..., -OWN:].astype(float)
+        lengths = np.isfinite(training_means).sum(-1)
+        training_means = np.where(lengths > 0, np.nansum(training_means, -1) / np.maximum(lengths, 1), curves[..., -1])
         truth, random = curves[..., -1].mean(1), np.random.default_rng(0)
         low, high = np.quantile(truth, 0.1), truth.max()
         worth = np.clip((truth - low) / (high - low), 0, 1)
@@ -163,9 +165,9 @@ def main() -> None:
         of_env: dict[str, list[float]] = {name: [] for name in RULES}
         best = []
         for _ in range(studies):
-            finish = finish_of(curves, own, first, random)
+            finish = finish_of(curves, training_means, first, random)
             best.append(worth[[*finish.numbers]].max())
-            with_repeats = finish_of(curves, own, first, random, OTHERS - REPEATS)
+            with_repeats = finish_of(curves, training_means, first, random, OTHERS - REPEATS)
             for name, rule in RULES.items():
                 winner, trainings = rule(with_repeats if name == REPEATED else finish)
                 of_env[name].append(worth[winner])

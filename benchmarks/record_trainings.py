@@ -245,7 +245,7 @@ SAC: list[dict[str, Any]] = [
 
 def drawn(rng: random.Random) -> dict[str, Any]:
     """Return a configuration of PPO at random, with settings for hard environments among common ones."""
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "optimizer.lr": _log(rng, 1e-4, 4e-3),
         "gamma": rng.choice([0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999]),
         "gae_lambda": rng.choice([0.8, 0.9, 0.95, 0.98, 0.995]),
@@ -265,12 +265,12 @@ def drawn(rng: random.Random) -> dict[str, Any]:
         "model.std_init": _log(rng, 0.1, 1.5),
     }
     if rng.random() < 0.3:
-        found |= {"use_sde": True, "sde_sample_freq": rng.choice([-1, 4, 8, 16, 64])}
+        values |= {"use_sde": True, "sde_sample_freq": rng.choice([-1, 4, 8, 16, 64])}
     if rng.random() < 0.25:
-        found |= LINEAR
+        values |= LINEAR
     if rng.random() < 0.12:
-        found |= {"rnd.use": True, "rnd.strength": _log(rng, 1e-2, 1.0)}
-    return found
+        values |= {"rnd.use": True, "rnd.strength": _log(rng, 1e-2, 1.0)}
+    return values
 
 
 def _log(rng: random.Random, low: float, high: float) -> float:

@@ -39,8 +39,8 @@ GENERATION = 8
 
 def variant(config: Config, number: int, *more: int, **options: Any) -> BaseSampler:
     """Make another TPE of Optuna's, with the seed of the default one."""
-    made = make_sampler(config, number, *more)
-    seed = int(made._rng.rng.randint(2**31))  # type: ignore[attr-defined]
+    sampler = make_sampler(config, number, *more)
+    seed = int(sampler._rng.rng.randint(2**31))  # type: ignore[attr-defined]
     return TPESampler(seed=seed, n_startup_trials=config.generation, **options)
 
 
@@ -68,7 +68,7 @@ def halved(table: Table, row: int) -> dict[str, str]:
             ends = scale(dimension.low), scale(dimension.high)
             low = min(max(ends[0], scale(value) - (ends[1] - ends[0]) / 4), (ends[0] + ends[1]) / 2)
             high = low + (ends[1] - ends[0]) / 2
-            least, middle, most = (back(each) for each in (low, (low + high) / 2, high))
+            least, middle, most = (back(end) for end in (low, (low + high) / 2, high))
             least, most = max(least, dimension.low), min(most, dimension.high)  # which roundings exceed
             priors[name] = f"{'log' * dimension.log}uniform({least}, {most}, default_value={middle})"
     return priors
@@ -106,9 +106,9 @@ def main() -> None:
             row, errors = {}, []
             for path in sorted(options.folder.glob("*.npz")):
                 table = read_table(str(path))
-                found = [study(table, name, options.trials, seed) for seed in range(options.studies)]
-                row[path.stem] = round(statistics.fmean(found), 4)
-                errors.append(statistics.variance(found) / len(found))
+                results = [study(table, name, options.trials, seed) for seed in range(options.studies)]
+                row[path.stem] = round(statistics.fmean(results), 4)
+                errors.append(statistics.variance(results) / len(results))
             error = math.sqrt(sum(errors)) / len(row)
             line = {"sampler": name, "mean": statistics.fmean(row.values()), "error": error, "tables": row}
             print(json.dumps(line), flush=True)

@@ -45,7 +45,7 @@ class Replay:
         score = float(self.table.returns[row, self.column, epochs - 1])
         if not math.isfinite(score):
             return None
-        self.best = max(self.best, (epochs, score, row), key=lambda each: each[:2])
+        self.best = max(self.best, (epochs, score, row), key=lambda result: result[:2])
         return score
 
     @property
@@ -167,9 +167,9 @@ def main() -> None:
             true = np.nan_to_num(table.returns[:, :, -1].mean(1), nan=np.nanmin(table.returns[:, :, -1]))
             worth = (true - true.min()) / (true.max() - true.min())
             results = [study(table, arguments.trainings, seed) for seed in range(arguments.studies)]
-            found = [float(worth[best]) for best, _ in results]
-            row[Path(table.path).stem] = statistics.fmean(found)
-            errors.append(statistics.variance(found) / len(found) if len(found) > 1 else math.nan)
+            scores = [float(worth[best]) for best, _ in results]
+            row[Path(table.path).stem] = statistics.fmean(scores)
+            errors.append(statistics.variance(scores) / len(scores) if len(scores) > 1 else math.nan)
             costs += [cost for _, cost in results]
         line = {
             "setting": name,
@@ -183,9 +183,9 @@ def main() -> None:
         if arguments.json:
             print(json.dumps(line), flush=True)
             continue
-        each = "  ".join(f"{value:.3f}" for value in row.values())
+        cells = "  ".join(f"{value:.3f}" for value in row.values())
         mean = f"{line['mean']:.3f} ± {line['error']:.3f}"
-        print(f"{name:26} {mean}  cost {line['cost']:5.2f} to {line['most']:5.2f}  {each}", flush=True)
+        print(f"{name:26} {mean}  cost {line['cost']:5.2f} to {line['most']:5.2f}  {cells}", flush=True)
 
 
 if __name__ == "__main__":

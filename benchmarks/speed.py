@@ -124,8 +124,8 @@ def their_speed(setting: Setting) -> float:
 
 def our_speed(setting: Setting, members: int) -> float:
     """Steps per second, summed over the members, of a cohort that has begun to learn."""
-    given = unflatten(setting.hyperparameters)
-    tasks = [load(setting.task)(setting.env, seed=seed).init(**given) for seed in range(members)]
+    values = unflatten(setting.hyperparameters)
+    tasks = [load(setting.task)(setting.env, seed=seed).init(**values) for seed in range(members)]
     group = rekindle.Cohort(tasks)
     group.fit(2)
     start, before = time.process_time(), tasks[0].env_steps
@@ -167,8 +167,8 @@ def train_as_worker(trials: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         study = ["--study", "memory", "--storage", f"sqlite:///{folder}/memory.db"]
-        given = [word for text in STRUCTURE for word in ("--set", text)]
-        command = ["create", "ppo", "CartPole-v1", "--trials", str(trials), "--epochs", "3", *given, *study]
+        structure = [word for text in STRUCTURE for word in ("--set", text)]
+        command = ["create", "ppo", "CartPole-v1", "--trials", str(trials), "--epochs", "3", *structure, *study]
         status = main(command) or main(["worker", "--quiet", *study])
     if status:
         raise SystemExit(status)
@@ -225,10 +225,10 @@ def answer() -> None:
 
 def compare_checkouts(algorithms: Sequence[str], other: Path, repeat: int) -> None:
     """Print the speeds of this checkout and another one, which take turns."""
-    own = Path(rekindle.__file__).resolve().parent
-    print(f"{'env steps/s':44}{other.name:>12}{own.name:>12}{'ratio':>8}")
+    root = Path(rekindle.__file__).resolve().parent
+    print(f"{'env steps/s':44}{other.name:>12}{root.name:>12}{'ratio':>8}")
     with ExitStack() as stack:
-        sides = [stack.enter_context(speed_in(checkout)) for checkout in (other, own)]
+        sides = [stack.enter_context(speed_in(checkout)) for checkout in (other, root)]
         for algorithm in algorithms:
             for index, setting in enumerate(SETTINGS[algorithm]):
                 for members in setting.cohorts:
@@ -282,9 +282,9 @@ JaxPeer = Callable[[str, Setting, int], float]  # (name, setting, members) -> st
 @contextmanager
 def jax_peers(python: Path) -> Iterator[JaxPeer]:
     """A function that measures what JAX compiles, in a process of another Python."""
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(python), str(Path(__file__).with_name("jax_peers.py"))]
-    with subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
 

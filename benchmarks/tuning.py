@@ -84,17 +84,17 @@ class Found(NamedTuple):
 
 def search_with_rekindle(study: Study, steps: int, url: str, **options: Any) -> Found:
     """Search by `rekindle tune`."""
-    found = _tuned(study, url, **options)
-    assert found.best is not None
-    return Found(_steps(study, found), dict(found.best.hyperparameters))
+    tuned = _tuned(study, url, **options)
+    assert tuned.best is not None
+    return Found(_steps(study, tuned), dict(tuned.best.hyperparameters))
 
 
 def search_and_confirm(study: Study, steps: int, url: str) -> Found:
     """Search by `rekindle tune`, and confirm the winner."""
-    found = _tuned(study, url, confirm=LEAST_SEEDS, top=TOP)
-    answer = found.confirm(top=TOP, seeds=LEAST_SEEDS, progress=False)  # reads what is there
+    tuned = _tuned(study, url, confirm=LEAST_SEEDS, top=TOP)
+    answer = tuned.confirm(top=TOP, seeds=LEAST_SEEDS, progress=False)  # reads what is there
     winner = answer["candidates"][answer["winner"]]
-    return Found(_steps(study, found) + answer["cost"]["epochs"] * study.epoch_steps, winner["hyperparameters"])
+    return Found(_steps(study, tuned) + answer["cost"]["epochs"] * study.epoch_steps, winner["hyperparameters"])
 
 
 def search_at_random(study: Study, steps: int, url: str) -> Found:
@@ -118,8 +118,8 @@ def _rekindle(*words: Any) -> None:
     subprocess.run([sys.executable, "-m", "rekindle", *map(str, words)], stdout=subprocess.DEVNULL, check=True)
 
 
-def _steps(study: Study, found: rekindle.Study) -> int:
-    return sum(trial.epochs for trial in found.trials) * study.epoch_steps
+def _steps(study: Study, tuned: rekindle.Study) -> int:
+    return sum(trial.epochs for trial in tuned.trials) * study.epoch_steps
 
 
 def search_with_orion(study: Study, steps: int, url: str) -> Found:
@@ -255,8 +255,8 @@ def searched(study: Study, steps: int) -> dict[str, Any]:
     """Search within a number of steps, 0 for what the side takes."""
     with tempfile.TemporaryDirectory() as folder:
         wall, cpu = time.monotonic(), _processor_time()
-        found = SIDES[study.side][0](study, steps, f"sqlite:///{folder}/s.db")
-        return {**found._asdict(), "wall": time.monotonic() - wall, "cpu": _processor_time() - cpu}
+        result = SIDES[study.side][0](study, steps, f"sqlite:///{folder}/s.db")
+        return {**result._asdict(), "wall": time.monotonic() - wall, "cpu": _processor_time() - cpu}
 
 
 def trained(study: Study, best: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
@@ -266,8 +266,8 @@ def trained(study: Study, best: Mapping[str, Any], seeds: Sequence[int]) -> dict
 
 def _processor_time() -> float:
     """Return the seconds of this process and its children."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    usages = [resource.getrusage(process) for process in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 class Results:
@@ -280,19 +280,19 @@ class Results:
         for line in path.read_text().splitlines() if path.exists() else ():
             self._take(json.loads(line))
 
-    def known(self, study: Study) -> dict[str, float]:
+    def known_returns(self, study: Study) -> dict[str, float]:
         """Return a winner's returns by seed, whichever searches have named it: it trains to the same bits."""
         best, train = self.searches[study]["best"], SIDES[study.side][1]
-        known: dict[str, float] = {}
+        known_returns: dict[str, float] = {}
         for other, returns in self.returns.items():
             alike = other._replace(number=study.number, side=study.side, trials=study.trials) == study
             if alike and SIDES[other.side][1] is train and self.searches[other]["best"] == best:
-                known |= returns
-        return known
+                known_returns |= returns
+        return known_returns
 
-    def add(self, study: Study, found: Mapping[str, Any]) -> None:
+    def add(self, study: Study, result: Mapping[str, Any]) -> None:
         """Keep what a process found."""
-        line = {**study._asdict(), **found}
+        line = {**study._asdict(), **result}
         with self.path.open("a") as file:
             print(json.dumps(line), file=file)
         self._take(line)
@@ -321,10 +321,10 @@ def missing(results: Results, studies: Sequence[Study], seeds: int) -> list[Job]
     for study in studies:
         ours = results.searches.get(study._replace(side="rekindle"))
         if study in results.searches:
-            known, best = results.known(study), results.searches[study]["best"]
-            if known != results.returns.get(study, {}):
-                results.add(study, {"returns": known})
-            fresh = [seed for seed in range(FRESH, FRESH + seeds) if str(seed) not in known]
+            known_returns, best = results.known_returns(study), results.searches[study]["best"]
+            if known_returns != results.returns.get(study, {}):
+                results.add(study, {"returns": known_returns})
+            fresh = [seed for seed in range(FRESH, FRESH + seeds) if str(seed) not in known_returns]
             at_once = SEEDS_AT_ONCE.get(study.side, seeds)
             parts = [fresh[first : first + at_once] for first in range(0, len(fresh), at_once)]
             trainings += [("trained", study, best, part) for part in parts]
@@ -346,25 +346,25 @@ def run(results: Results, studies: Sequence[Study], seeds: int, jobs: int) -> No
                 return
             done = wait(running, return_when=FIRST_COMPLETED).done
             for future in done:
-                what, study, *_ = running.pop(future)
-                results.add(study, found := future.result())
-                told = f"{found['steps']:,} steps, {found['cpu']:.0f} s of CPU" if what == "searched" else found
-                print(f"{study.env} {study.number} {study.side}: {told}", file=sys.stderr, flush=True)
+                step, study, *_ = running.pop(future)
+                results.add(study, result := future.result())
+                text = f"{result['steps']:,} steps, {result['cpu']:.0f} s of CPU" if step == "searched" else result
+                print(f"{study.env} {study.number} {study.side}: {text}", file=sys.stderr, flush=True)
 
 
 def in_a_process(job: Job) -> dict[str, Any]:
     """Run a job in a process of its own."""
     command = [sys.executable, __file__, "--job", json.dumps(job)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def answer(job: str) -> dict[str, Any]:
     """Run a job in this process."""
     torch.set_num_threads(1)
-    what, study, first, second = json.loads(job)
-    if what == "searched":
+    step, study, first, second = json.loads(job)
+    if step == "searched":
         return searched(Study(*study), first)
     return trained(Study(*study), first, second)
 
@@ -387,7 +387,9 @@ def show(results: Results) -> None:
                 low = high = math.nan
             better = "" if side == "rekindle" or not len(ours) else f"{_better(ours, means):.2f}"
             searches = [results.searches[study] for study in mine]
-            steps, wall, cpu = (statistics.median(each[name] for each in searches) for name in ("steps", "wall", "cpu"))
+            steps, wall, cpu = (
+                statistics.median(search[name] for search in searches) for name in ("steps", "wall", "cpu")
+            )
             print(
                 f"{side:18}{len(mine):8}{float(iqm(returns)):9.1f}{f'{low:.1f} to {high:.1f}':>20}"
                 f"{better:>20}{steps:11,.0f}{wall:9.0f}{cpu:8.0f}"
@@ -396,14 +398,14 @@ def show(results: Results) -> None:
 
 def _means(results: Results, env: str, side: str) -> Means:
     """Return the mean return of each study's winner, shape (studies, 1)."""
-    found = [statistics.fmean(results.returns[study].values()) for study in results.complete(env, side)]
-    return np.array(found).reshape(-1, 1)
+    means = [statistics.fmean(results.returns[study].values()) for study in results.complete(env, side)]
+    return np.array(means).reshape(-1, 1)
 
 
 def _interval(returns: Means) -> tuple[float, float]:
     """Return the ends of the interval of the IQM of returns (studies, seeds); whole studies are drawn."""
-    found = interval(lambda drawn: iqm(returns[drawn[..., 0].astype(int)]), np.arange(len(returns))[:, None])
-    return found.low, found.high
+    ends = interval(lambda drawn: iqm(returns[drawn[..., 0].astype(int)]), np.arange(len(returns))[:, None])
+    return ends.low, ends.high
 
 
 def _better(ours: Means, theirs: Means) -> float:

@@ -24,8 +24,8 @@ COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda
 
 def codes_of_update(task: type[Task], env: str, before: int, **values: Any) -> list[CodeType]:
     """Return the code objects of an update that follows `before` others, in the order of files."""
-    made = task(env, seed=0).init(**values)
-    learner: Any = task.learner(made.env, [0], [made.hyperparameters or {}])
+    instance = task(env, seed=0).init(**values)
+    learner: Any = task.learner(instance.env, [0], [instance.hyperparameters or {}])
     for _ in range(before):
         learner.iterate()
         learner.iterations += 1

@@ -73,9 +73,9 @@ class Rows:
         held = {"lease_owner": str(Owner.current()) if runs else None, "lease_expires": time.time() + 60 * MINUTE}
         self.rows[schema.task].append({"uid": uid, "lease_epoch": 1, "epochs": reached, "created": start} | held)
         state = {"state": "running" if runs else "complete", "finished": None if runs else start + 5 * MINUTE}
-        own = {"study": self.study, "number": number, "uid": uid, "revision": 1, "created": start}
+        columns = {"study": self.study, "number": number, "uid": uid, "revision": 1, "created": start}
         attrs = {"bracket": 0, "seed": replicate}
-        self.rows[schema.trial].append(own | {"params": params, "attrs": attrs, "error": None} | state)
+        self.rows[schema.trial].append(columns | {"params": params, "attrs": attrs, "error": None} | state)
         for rung, epochs in enumerate(rungs):
             done = reached >= epochs
             score = {"state": "done" if done else "ready", "score": returns[epochs - 1] if done else None}
