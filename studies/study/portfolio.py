@@ -53,18 +53,23 @@ def opening(algorithm: type[Task], env: Any) -> Sequence[Mapping[str, Any]]:
 def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     """Return the option of a study that tries a portfolio, or {}.
 
-    At most half of the trials are from it. A study of less than FEWEST has none, nor one that chooses among more
-    algorithms than that half. Hyperparameters that the user fixed, or that have no effect in the environment, keep the
-    study's values. Others may be beyond what is searched.
+    At most half of the trials are from it, but where the study chooses among algorithms, as many as there are
+    algorithms, since after a few epochs some have hardly begun to learn. Other studies of less than FEWEST have none.
+    Hyperparameters that the user fixed, or that have no effect in the environment, keep the study's values. Others may
+    be beyond what is searched.
     """
-    most = config.trials[0] // 2
-    if config.trials[0] < FEWEST or len(algorithm.starts(config.env)) > most:
-        return {}
+    size = config.trials[0]
     trials: dict[str, dict[str, Any]] = {}
+    for start in algorithm.starts(config.env):
+        trials |= _trial(config, algorithm, start)
+    if len(trials) < 2 and size < FEWEST:
+        return {}
+    most = min(size, max(size // 2, len(trials)))
     for values in opening(algorithm, config.env):
         if len(trials) < most:
             trials |= _trial(config, algorithm, values)
-    return _option([*trials.values()]) if len(trials) > 1 else {}
+    first = [*trials.values()][:most]
+    return _option(first, size) if len(first) > 1 else {}
 
 
 def scaling_option(config: Config, algorithm: type[Task], switches: Collection[str]) -> dict[str, Any]:
@@ -87,7 +92,7 @@ def scaling_option(config: Config, algorithm: type[Task], switches: Collection[s
     trials = _trial(config, algorithm, defaults)
     for other, values in zip(others, scaling, strict=True):
         trials |= _trial(config, algorithm, {**other, **values})
-    return _option([*trials.values()])
+    return _option([*trials.values()], config.trials[0])
 
 
 def _scaling(
@@ -101,13 +106,18 @@ def _scaling(
     return {path: value for path, value in algorithm.named(name, values).items() if path in config.open}
 
 
-def _option(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _option(trials: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
     """Return the option of a study with these first trials.
 
-    Half of them, and at least two, train to the end.
+    Half of them train to the end, at most a quarter of the study's trials, and at least two.
+
+    Args:
+        trials: their hyperparameters, by dotted name.
+        size: number of the study's trials.
     """
     digest = hashlib.sha256(json.dumps(trials, sort_keys=True).encode()).hexdigest()[:16]
-    return {"portfolio": {"digest": digest, "trials": trials, "finishers": max(2, -(-len(trials) // 2))}}
+    finishers = max(2, -(-min(2 * len(trials), size) // 4))
+    return {"portfolio": {"digest": digest, "trials": trials, "finishers": finishers}}
 
 
 def _trial(config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

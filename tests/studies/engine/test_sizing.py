@@ -133,7 +133,7 @@ def test_a_size_is_measured_once(
     with Store(sqlite_url) as store:
         options = store.study("s").config["options"]
     assert options[SIZED] == {"seconds": 256, "paces": PACES, "races": True}
-    assert [known["algorithm"] for known in options["known"]] == ["ppo", "dqn"]
+    assert [values["algorithm"] for values in options["portfolio"]["trials"]] == ["ppo", "dqn", "ppo", "ppo"]
 
 
 @pytest.mark.parametrize(

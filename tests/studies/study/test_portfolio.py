@@ -94,7 +94,27 @@ def test_defaults_of_all_algorithms_are_compared_after_a_third_of_a_training(env
     assert config.options["portfolio"]["finishers"] == 4
 
 
-@pytest.mark.parametrize("options", [{"trials": 12}, {"portfolio": "off"}, {"scheduler": "asha"}, {"known": {}}])
+@pytest.mark.parametrize(
+    ("trials", "finishers", "entrants"),
+    [
+        (2, 2, [0, 0, 0, 2, 2, 2]),
+        (4, 2, [0, 0, 0, 4, 2, 2]),
+        (8, 2, [1, 1, 1, 7 + 1, 2 + 1, 3]),
+        (12, 3, [5, 2, 2, 7 + 2, 3 + 2, 5]),
+    ],
+)
+def test_a_small_study_compares_its_algorithms_there_too(trials: int, finishers: int, entrants: list[int]) -> None:
+    """Some go on; the last of 8 trials repeats the best, and of 12 four are suggestions."""
+    config = study_config(load("auto"), "Pendulum-v1", trials=trials, epochs="1:27")
+    names = algorithms_in(EnvSpec.of("Pendulum-v1"))
+    assert [values["algorithm"] for values in config.portfolio] == [*names[:trials]]
+    plan = scheduler(config).plan()
+    assert (plan.ask, config.rungs[plan.rung]) == (range(len(config.portfolio)), 8)
+    assert config.options["portfolio"]["finishers"] == finishers
+    assert scheduler(config).entrants() == entrants
+
+
+@pytest.mark.parametrize("options", [{"portfolio": "off"}, {"scheduler": "asha"}, {"known": {}}])
 def test_without_room_for_a_portfolio_the_first_trials_are_the_defaults_of_all(options: dict[str, Any]) -> None:
     config = study_config(load("auto"), "Pendulum-v1", **{"trials": 16, "epochs": "1:27", **options})
     assert not config.portfolio
