@@ -127,10 +127,10 @@ def under(name: str, packages: Collection[str]) -> bool:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_imports_run_one_way(folder: str) -> None:
-    own = [(path, *found) for path in sorted((ROOT / folder).rglob("*.py")) for found in imports(path)]
+    lines = [(path, *name_at) for path in sorted((ROOT / folder).rglob("*.py")) for name_at in imports(path)]
     forbidden = tuple(f"rekindle.{other}" for other in FOLDERS if other not in MAY_IMPORT[folder])
-    wrong = [f"{path.relative_to(ROOT)}:{line} imports {name}" for path, line, name in own if under(name, forbidden)]
-    assert own, f"{folder} imports nothing"
+    wrong = [f"{path.relative_to(ROOT)}:{line} imports {name}" for path, line, name in lines if under(name, forbidden)]
+    assert lines, f"{folder} imports nothing"
     assert not wrong
 
 

@@ -103,6 +103,13 @@ def test_names_are_nouns() -> None:
     assert EXCEPTIONS.keys() - {(path, name) for path, _, name in wrong} == set()
 
 
+def test_names_within_tests_are_nouns() -> None:
+    names = [(path, *name) for path, module in modules("tests") for name in names_in(module)]
+    assert len(names) > 10_000
+    wrong = {"each", "found", "kind", "own", "where"}  # the most frequent ones
+    assert [f"{path}:{line}: {name}" for path, line, name in names if name in wrong] == []
+
+
 def test_names_of_tests_have_a_subject() -> None:
     names = [
         f"{path.relative_to(ROOT)}: {name}"

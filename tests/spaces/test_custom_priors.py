@@ -30,7 +30,7 @@ SPACE = Space(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "rendered"),
     [
         ("optimizer.lr", "loguniform(1e-5, 2e-3)", "loguniform(1e-05, 0.002, default_value=0.001)"),
         ("optimizer.lr", "uniform(0.1, 0.3)", "uniform(0.1, 0.3, default_value=0.2)"),
@@ -48,15 +48,15 @@ SPACE = Space(
         ("epochs", "choices(1, 20)", "choices([1, 20], default_value=20)"),
     ],
 )
-def test_a_prior_takes_the_place_of_the_range_and_leaves_the_rest(name: str, text: str, found: str | None) -> None:
-    if found is None:
+def test_a_prior_takes_the_place_of_the_range_and_leaves_the_rest(name: str, text: str, rendered: str | None) -> None:
+    if rendered is None:
         with pytest.raises(
             SpaceError, match=r"the prior .* has values that are not allowed: limit must be None or a number in"
         ):
             with_priors(SPACE, {name: text})
         return
     changed = with_priors(SPACE, {name: text})
-    assert render(changed.flat()[name]) == found
+    assert render(changed.flat()[name]) == rendered
     others = {path: text for path, text in SPACE.priors().items() if path != name}
     assert {path: text for path, text in changed.priors().items() if path != name} == others
     assert list(changed.flat()) == list(SPACE.flat())

@@ -280,9 +280,9 @@ def test_weights_and_normal_priors_go_to_orion() -> None:
 
 @quick
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.sampled_from(["low", "high"]))
-def test_orion_takes_a_default_at_the_very_bound(low: float, width: float, where: str) -> None:
+def test_orion_takes_a_default_at_the_very_bound(low: float, width: float, bound: str) -> None:
     high = low + width
-    space = Space(x=real(low, high, default=low if where == "low" else high))
+    space = Space(x=real(low, high, default=low if bound == "low" else high))
     built = SpaceBuilder().build(to_orion.priors(space))
     assert to_orion.from_params(space, {"x": float(built["x"].interval()[1])})["x"] == high
 

@@ -269,9 +269,9 @@ def test_a_silent_value_at_its_default_is_left_out_of_identity_and_structure() -
 
 
 def test_conditions_on_a_fixed_hyperparameter_are_resolved_with_it() -> None:
-    kind = categorical("linear", "exponential", default="linear", search=False)
+    choice = categorical("linear", "exponential", default="linear", search=False)
     space = Space(
-        kind=kind,
+        kind=choice,
         half_life=real(1, 9, default=2, when={"kind": "exponential"}),
         end=real(0, 1, when={"kind": "linear"}),
     )

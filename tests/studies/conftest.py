@@ -254,7 +254,7 @@ def write() -> Callable[..., Write]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the statistics of disturbed studies."""
-    reports = [each for stat in terminalreporter.stats.values() for each in stat]
+    reports = [entry for stat in terminalreporter.stats.values() for entry in stat]
     figures = [
         text
         for report in reports

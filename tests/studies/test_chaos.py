@@ -92,26 +92,26 @@ def study(
     return figures
 
 
-def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
+def differences(result: Any, expected: Any, place: str = "") -> Iterator[str]:
     """What is not equal, and where."""
-    both = (found, expected)
-    if all(isinstance(each, dict) for each in both):
-        for key in {**expected, **found}:
-            yield from differences(found.get(key), expected.get(key), f"{place} {key}")
-    elif all(isinstance(each, list | tuple) for each in both) and len(found) == len(expected):
+    both = (result, expected)
+    if all(isinstance(value, dict) for value in both):
+        for key in {**expected, **result}:
+            yield from differences(result.get(key), expected.get(key), f"{place} {key}")
+    elif all(isinstance(value, list | tuple) for value in both) and len(result) == len(expected):
         for key, pair in enumerate(zip(*both, strict=True)):
             yield from differences(*pair, f"{place} {key}")
-    elif found != expected:
-        yield f"{place}: {str(found)[:200]} is not {str(expected)[:200]}"
+    elif result != expected:
+        yield f"{place}: {str(result)[:200]} is not {str(expected)[:200]}"
 
 
 @pytest.mark.chaos
 def test_a_study_on_sqlite_ends_as_undisturbed(
     disk: Callable[[int], Disk], tmp_path: Path, undisturbed: Undisturbed, record_property: Callable[..., None]
 ) -> None:
-    own = disk(64)
-    url = f"sqlite:///{own.directory / 'store.db'}"
-    figures = study(url, tmp_path / "logs", own, undisturbed)
+    mount = disk(64)
+    url = f"sqlite:///{mount.directory / 'store.db'}"
+    figures = study(url, tmp_path / "logs", mount, undisturbed)
     record_property("chaos", f"SQLite, {figures}")
 
 
@@ -123,9 +123,9 @@ def test_a_study_on_postgresql_ends_as_undisturbed(
     undisturbed: Undisturbed,
     record_property: Callable[..., None],
 ) -> None:
-    own = disk(512)
-    server = postgres_in(own.directory)
-    figures = study(server.new_database(), tmp_path / "logs", own, undisturbed, server=server)
+    mount = disk(512)
+    server = postgres_in(mount.directory)
+    figures = study(server.new_database(), tmp_path / "logs", mount, undisturbed, server=server)
     record_property("chaos", f"PostgreSQL, {figures}")
 
 
@@ -134,12 +134,12 @@ def test_a_study_on_postgresql_ends_as_undisturbed(
 def test_copies_hold_each_epoch_once_and_in_order_whoever_dies(
     disk: Callable[[int], Disk], tmp_path: Path, undisturbed: Undisturbed, record_property: Callable[..., None]
 ) -> None:
-    own, place = disk(64), tmp_path / "copies"
+    mount, place = disk(64), tmp_path / "copies"
     place.mkdir()
-    url = f"sqlite:///{own.directory / 'store.db'}"
-    kinds = {"tensorboard": "t", "csv": "c.csv", "parquet": "c.parquet", "wandb": "w", "mlflow": "m.db"}
-    beside = [["export-curves", "s", "--follow", "--to", f"{kind}:{place / name}"] for kind, name in kinds.items()]
-    figures = study(url, tmp_path / "logs", own, undisturbed, faults=25, lease=4 * LEASE, crew=2, beside=beside)
+    url = f"sqlite:///{mount.directory / 'store.db'}"
+    sinks = {"tensorboard": "t", "csv": "c.csv", "parquet": "c.parquet", "wandb": "w", "mlflow": "m.db"}
+    beside = [["export-curves", "s", "--follow", "--to", f"{sink}:{place / name}"] for sink, name in sinks.items()]
+    figures = study(url, tmp_path / "logs", mount, undisturbed, faults=25, lease=4 * LEASE, crew=2, beside=beside)
     record_property("chaos", f"copies beside SQLite, {figures}")
     with Store(url) as store:
         whole = expected(store)

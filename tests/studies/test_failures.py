@@ -81,8 +81,8 @@ def crash(how: str) -> BaseException:
     return raised(run)
 
 
-def of_kind(kind: type[BaseException], *arguments: Any) -> Callable[[], BaseException]:
-    return lambda: kind(*arguments)
+def of_kind(error: type[BaseException], *arguments: Any) -> Callable[[], BaseException]:
+    return lambda: error(*arguments)
 
 
 def broke(cause: BaseException) -> BaseException:
@@ -131,13 +131,13 @@ CASES: list[tuple[str, Callable[[], BaseException]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "make"), CASES, ids=[f"{i}-{kind}" for i, (kind, _) in enumerate(CASES)])
-def test_failures_are_told_apart(kind: str, make: Callable[[], BaseException]) -> None:
-    assert classify(make()) == kind
+@pytest.mark.parametrize(("failure_kind", "make"), CASES, ids=[f"{i}-{name}" for i, (name, _) in enumerate(CASES)])
+def test_failures_are_told_apart(failure_kind: str, make: Callable[[], BaseException]) -> None:
+    assert classify(make()) == failure_kind
 
 
 def test_every_kind_has_a_policy_and_a_case() -> None:
-    assert {kind for kind, _ in CASES} == RETRY_RULES.keys()
+    assert {failure_kind for failure_kind, _ in CASES} == RETRY_RULES.keys()
     assert all(policy.why for policy in RETRY_RULES.values())
 
 
@@ -175,8 +175,8 @@ def test_a_killed_trial_is_retried_in_a_cohort_first_and_then_alone() -> None:
 def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers_since_its_last_epoch(store: Store) -> None:
     lease = store.open("uid", {})
 
-    def tried(kind: str) -> int:
-        return store.histories(["uid"]).get("uid", FailureHistory()).failed[kind]
+    def tried(failure_kind: str) -> int:
+        return store.histories(["uid"]).get("uid", FailureHistory()).failed[failure_kind]
 
     for times in range(2):
         assert tried("environment") == times

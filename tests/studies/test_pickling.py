@@ -83,10 +83,10 @@ def test_an_error_arrives_in_the_process_that_waits_for_it() -> None:
 
 def _optimized(objective: rekindle.Objective, task: Surrogate, study: rekindle.Study) -> tuple[float, str, int]:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    own = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
-    own.optimize(objective, n_trials=1)
+    other_study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    other_study.optimize(objective, n_trials=1)
     task.fit(3)
-    return own.best_value, task.digest, len(study.trials)
+    return other_study.best_value, task.digest, len(study.trials)
 
 
 @pytest.mark.slow

@@ -88,17 +88,17 @@ def test_callbacks_see_each_result_and_may_stop_a_study(sqlite_url: str) -> None
         if len(seen) == 3:
             study.stop("seen enough")
 
-    def found(callback: Any) -> rekindle.Study:
+    def tuned(callback: Any) -> rekindle.Study:
         return rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, progress=False, callbacks=callback, **OPTIONS)
 
     with pytest.raises(TypeError, match="callbacks are functions of a study and a trial, but got"):
-        found([note, 3])
-    study = found([note])
+        tuned([note, 3])
+    study = tuned([note])
     assert not study.complete
     study.resume()
     with pytest.raises(ZeroDivisionError):
-        found(lambda study, trial: 1 / 0)
-    assert found(lambda study, trial: seen.append((trial.number, trial.epochs))).complete
+        tuned(lambda study, trial: 1 / 0)
+    assert tuned(lambda study, trial: seen.append((trial.number, trial.epochs))).complete
     assert len(set(seen)) == len(seen)
     assert bits(study.store) == undisturbed(FINISHED)
 
@@ -117,7 +117,7 @@ def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study)
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "message"),
+    ("options", "error", "message"),
     [
         ({"trials": 0}, ValueError, "trials must be an integer of at least 1"),
         ({"epochs": (27, 1)}, ValueError, "epochs are low:high:base"),
@@ -134,9 +134,9 @@ def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study)
     ],
 )
 def test_bad_options_are_refused_before_a_database_exists(
-    options: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path
+    options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(kind, match=message):
+    with pytest.raises(error, match=message):
         rekindle.tune("ppo", "CartPole-v1", storage=f"sqlite:///{tmp_path / 'x.db'}", **options)
     assert list(tmp_path.iterdir()) == []
 

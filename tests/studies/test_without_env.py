@@ -176,8 +176,8 @@ def test_values_that_are_no_numbers_are_structural_or_refused(
     sqlite_url: str, dimension: Dimension, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for structural in (False, True):
-        own = {**SurrogateLearner.hyperparameters, "kernel": replace(dimension, structural=structural)}
-        monkeypatch.setattr(SurrogateLearner, "hyperparameters", Space(**own))
+        dimensions = {**SurrogateLearner.hyperparameters, "kernel": replace(dimension, structural=structural)}
+        monkeypatch.setattr(SurrogateLearner, "hyperparameters", Space(**dimensions))
         if structural:
             assert tune("surrogate", trials=6, epochs=1, storage=sqlite_url, progress=False).complete
         else:

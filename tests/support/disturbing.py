@@ -157,7 +157,7 @@ class Disk:
         self.directory, self.filler = directory, directory / "filler"
         directory.chmod(0o755)
         mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=755", "none", str(directory)]
-        self.own = subprocess.run(mount, capture_output=True, check=False).returncode == 0  # only root may
+        self.mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0  # only root may
 
     def fill(self) -> None:
         """Fill the file system."""
@@ -173,7 +173,7 @@ class Disk:
 
     def close(self) -> None:
         """Unmount the file system."""
-        if self.own:
+        if self.mounted:
             subprocess.run(["umount", "-l", str(self.directory)], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -335,14 +335,14 @@ class Chaos:
     def _strike(self) -> None:
         """Cause the next possible fault; all kinds take turns."""
         for _ in range(2):
-            for kind in self.kinds:
-                if getattr(self, kind)():
-                    self.kinds.remove(kind)
+            for fault in self.kinds:
+                if getattr(self, fault)():
+                    self.kinds.remove(fault)
                     return
             self.kinds = self.random.sample(self._kinds(), len(self._kinds()))
 
     def _kinds(self) -> list[str]:
-        database = ["lock" if self.server is None else "crash", *(["fill"] if self.disk.own else [])]
+        database = ["lock" if self.server is None else "crash", *(["fill"] if self.disk.mounted else [])]
         return ["kill", "kill", "kill", "pause", "pause", "preempt", "hang", *database]
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:

@@ -331,19 +331,19 @@ class Rare(Drift):
 
 
 class Aged(Drift):
-    """Rewards otherwise after some steps of its process, of which the place `where` keeps the count."""
+    """Rewards otherwise after some steps of its process, of which `place` keeps the count."""
 
     length = 5
     counted: ClassVar = {"steps": 0}
 
-    def __init__(self, where: str, after: int = 3000) -> None:
-        self.where, self.after = where, after
+    def __init__(self, place: str, after: int = 3000) -> None:
+        self.place, self.after = place, after
 
     def count(self, kept: list[int] = []) -> int:  # noqa: B006 - the fault
-        if self.where == "argument":
+        if self.place == "argument":
             kept.append(0)
             return len(kept)
-        if self.where == "module":
+        if self.place == "module":
             faulty_ages.append(0)
             return len(faulty_ages)
         self.counted["steps"] += 1
@@ -606,8 +606,8 @@ class Soak(gym.Env[Any, Any]):
         if told == "method":
             self.action_masks = lambda: self.mask
         if "leak" in faults:  # a later one with an environment of its own
-            own = {KILLS: os.environ.get(KILLS, "")} if faults["leak"] > 3 else None
-            subprocess.Popen(["sleep", "600"], start_new_session=faults["leak"] > 3, env=own)
+            environment = {KILLS: os.environ.get(KILLS, "")} if faults["leak"] > 3 else None
+            subprocess.Popen(["sleep", "600"], start_new_session=faults["leak"] > 3, env=environment)
 
     def has(self, fault: str) -> bool:
         return fault in self.faults and self.steps >= self.faults[fault]
@@ -778,5 +778,5 @@ def die_at(steps: int) -> None:
 
 faulty_ages: list[int] = []
 
-for own in [Drift, *Drift.__subclasses__(), Plan, Broken, Unready, Soak]:
-    gym.register(f"faults/{own.__name__}-v0", own)
+for env_class in [Drift, *Drift.__subclasses__(), Plan, Broken, Unready, Soak]:
+    gym.register(f"faults/{env_class.__name__}-v0", env_class)

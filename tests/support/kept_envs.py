@@ -19,7 +19,7 @@ class Kept(Drift):
 
     def __init__(self, source: str, at: str) -> None:
         self.source, self.at = source, at
-        self.own = np.random.default_rng()  # of each instance, without an effect
+        self.generator = np.random.default_rng()  # of each instance, without an effect
         self.draw("constructor")
 
     def draw(self, at: str) -> None:

@@ -451,6 +451,6 @@ OWN = (
     Seedless,
     VectorReward,
 )
-for own in OWN:
-    if f"{own.__name__}-v0" not in gym.registry:
-        gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)
+for env_class in OWN:
+    if f"{env_class.__name__}-v0" not in gym.registry:
+        gym.register(f"{env_class.__name__}-v0", env_class, max_episode_steps=30)

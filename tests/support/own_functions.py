@@ -17,8 +17,8 @@ SPACE = Space(lr=log_real(1e-3, 1.0, default=0.1), noise=Space(scale=real(0.0, 1
 def descend(hp: Any, state: Any, seed: int, epoch: int) -> tuple[Any, dict[str, Any]]:
     """Descend to 3 with noise from every generator there is."""
     at = torch.full((2,), 3.0 + seed) if state is None else state["at"]
-    own = torch.from_numpy(rekindle.rng(seed, "own", epoch).normal(size=2))
-    noise = torch.randn(2) + np.random.randn() + random.gauss() + own
+    drawn = torch.from_numpy(rekindle.rng(seed, "own", epoch).normal(size=2))
+    noise = torch.randn(2) + np.random.randn() + random.gauss() + drawn
     at = at - hp.lr * (at - 3) + 0.1 * hp.noise.scale * noise
     return {"at": at, "epochs": (epoch,)}, {"error": (at - 3).abs().mean(), "epoch": epoch}
 

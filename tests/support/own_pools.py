@@ -115,10 +115,10 @@ class Maskless(SyncVectorEnv):
         return super().reset(seed=seed)
 
 
-def counting(num_envs: int, mode: str, kind: type[SyncVectorEnv] = SyncVectorEnv, says: str | None = "") -> Any:
+def counting(num_envs: int, mode: str, pool_class: type[SyncVectorEnv] = SyncVectorEnv, says: str | None = "") -> Any:
     """Return environments with an autoreset mode, of which their metadata may say something else."""
     walks = [partial(gym.wrappers.TimeLimit, BoxWalk(), 7 + n) for n in range(num_envs)]
-    pool = kind(walks if kind is Maskless else [Count] * num_envs, autoreset_mode=AutoresetMode[mode])
+    pool = pool_class(walks if pool_class is Maskless else [Count] * num_envs, autoreset_mode=AutoresetMode[mode])
     pool.metadata = {**pool.metadata, "autoreset_mode": AutoresetMode[says or mode]}
     if says is None:
         del pool.metadata["autoreset_mode"]
@@ -128,15 +128,15 @@ def counting(num_envs: int, mode: str, kind: type[SyncVectorEnv] = SyncVectorEnv
 for mode in ("NEXT_STEP", "SAME_STEP", "DISABLED"):
     gym.register(f"Count{mode}-v0", vector_entry_point=counting, kwargs={"mode": mode})
 OTHERS: dict[str, dict[str, Any]] = {
-    "Silent": {"mode": "SAME_STEP", "kind": Silent},
-    "Lying": {"mode": "SAME_STEP", "kind": Silent, "says": "NEXT_STEP"},
-    "Undeclared": {"mode": "SAME_STEP", "kind": Silent, "says": None},
-    "Maskless": {"mode": "NEXT_STEP", "kind": Maskless},
+    "Silent": {"mode": "SAME_STEP", "pool_class": Silent},
+    "Lying": {"mode": "SAME_STEP", "pool_class": Silent, "says": "NEXT_STEP"},
+    "Undeclared": {"mode": "SAME_STEP", "pool_class": Silent, "says": None},
+    "Maskless": {"mode": "NEXT_STEP", "pool_class": Maskless},
 }
 for name, how in OTHERS.items():
     gym.register(f"{name}-v0", vector_entry_point=counting, kwargs=how)
 
-for name, own in {
+for name, kwargs in {
     "BoxPool": {"walk": BoxWalk},
     "DictPool": {"walk": DictWalk},
     "CameraPool": {"walk": CameraWalk},
@@ -146,4 +146,4 @@ for name, own in {
     "CrowdedPool": {"walk": Told, "varied": "neighbours"},
 }.items():
     if f"{name}-v0" not in gym.registry:
-        gym.register(f"{name}-v0", vector_entry_point=make, kwargs=own)
+        gym.register(f"{name}-v0", vector_entry_point=make, kwargs=kwargs)

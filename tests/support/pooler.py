@@ -27,8 +27,8 @@ class Server(NamedTuple):
     greeting: bytes
 
 
-def message(kind: bytes, body: bytes) -> bytes:
-    return kind + struct.pack("!i", len(body) + 4) + body
+def message(code: bytes, body: bytes) -> bytes:
+    return code + struct.pack("!i", len(body) + 4) + body
 
 
 async def read(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -43,12 +43,12 @@ async def connect(socket: str, user: str, database: str) -> Server:
     writer.write(struct.pack("!i", len(body) + 4) + body)
     greeting = b""
     while True:
-        kind, body = await read(reader)
-        if kind == b"E":
+        code, body = await read(reader)
+        if code == b"E":
             raise ConnectionError(body)
-        if kind == b"S":
-            greeting += message(kind, body)
-        if kind == b"Z":
+        if code == b"S":
+            greeting += message(code, body)
+        if code == b"Z":
             return Server(reader, writer, greeting)
 
 
@@ -97,19 +97,19 @@ class Pooler:
         try:
             while True:
                 if incoming.done():
-                    kind, body = incoming.result()
-                    if kind == b"X":
+                    code, body = incoming.result()
+                    if code == b"X":
                         raise ConnectionResetError
-                    server.writer.write(message(kind, body))
-                    requests += kind in b"SQ"
+                    server.writer.write(message(code, body))
+                    requests += code in b"SQ"
                     incoming = asyncio.ensure_future(read(reader))
                 await asyncio.wait({incoming, outgoing}, return_when=asyncio.FIRST_COMPLETED)
                 if outgoing.done():
-                    kind, body = outgoing.result()
-                    writer.write(message(kind, body))
+                    code, body = outgoing.result()
+                    writer.write(message(code, body))
                     outgoing = asyncio.ensure_future(read(server.reader))
-                    requests -= kind == b"Z"
-                    if kind == b"Z" and requests == 0 and body == b"I" and not incoming.done():
+                    requests -= code == b"Z"
+                    if code == b"Z" and requests == 0 and body == b"I" and not incoming.done():
                         sound = True
                         return incoming
         finally:

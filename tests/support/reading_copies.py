@@ -63,10 +63,10 @@ def records(path: Path) -> Iterator[Any]:
         if BLOCK - at % BLOCK < 7:
             at += BLOCK - at % BLOCK
             continue
-        _, length, kind = struct.unpack_from("<IHB", content, at)
+        _, length, record_type = struct.unpack_from("<IHB", content, at)
         parts += content[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # a whole record, or its last part
+        if record_type in (1, 4):  # a whole record, or its last part
             yield Record.FromString(parts)
             parts = b""
 
@@ -109,7 +109,7 @@ def of_mlflow(path: Path) -> dict[str, list[tuple[int, float]]]:
         return {}
     return {
         run.info.run_name: [
-            (each.step, each.value) for each in client.get_metric_history(run.info.run_id, "time/epoch")
+            (point.step, point.value) for point in client.get_metric_history(run.info.run_id, "time/epoch")
         ]
         for run in client.search_runs([experiment.experiment_id])
     }

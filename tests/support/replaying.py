@@ -29,7 +29,7 @@ def assert_follows_from_rows(store: Store) -> None:
         wanted = plan(then, before.values(), segments)
         assert (wanted.bracket, list(wanted.ask or ())[: len(trials)]) == (bracket, [trial.number for trial in trials])
         made = retold(store, then, before, segments, known, wanted)
-        assert [(each.number, each.params, each.attrs) for each in made] == [
+        assert [(again.number, again.params, again.attrs) for again in made] == [
             (trial.number, trial.params, {key: value for key, value in trial.attrs.items() if key != "excluded"})
             for trial in trials
         ]
@@ -42,8 +42,8 @@ def forget_later(trial: Any, known: int) -> Any:
 
 def config_then(config: Config, first: int, given: Sequence[Command]) -> Config:
     """Return the configuration at the time when a bracket was suggested, after some commands."""
-    longer = [each.data["epochs"] for each in given if "epochs" in each.data]
-    spaces = [each for each in config.options.get("spaces", ()) if each[0] <= first]
+    longer = [command.data["epochs"] for command in given if "epochs" in command.data]
+    spaces = [change for change in config.options.get("spaces", ()) if change[0] <= first]
     later = {name: value for name, value in (("longer", longer), ("spaces", spaces)) if value}
     others = {name: value for name, value in config.options.items() if name not in ("longer", "spaces")}
     return replace(config, options={**others, **later})

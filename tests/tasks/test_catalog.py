@@ -21,7 +21,7 @@ def missing(algorithms: dict[str, str]) -> list[str]:
     (typed, *_) = [node for node in ast.parse((ROOT / "__init__.py").read_text()).body if isinstance(node, ast.If)]
     lines = []
     for name, home in algorithms.items():
-        module, _, kind = home.partition(":")
+        module, _, class_name = home.partition(":")
         family = "|".join(other.partition(":")[2] for other in algorithms.values() if other.startswith(f"{module}:"))
         if f"`{name}`" not in (ROOT / "README.md").read_text():
             lines.append(f"{name}: a row of the table in README.md")
@@ -30,11 +30,11 @@ def missing(algorithms: dict[str, str]) -> list[str]:
         if not re.search(rf"`{name}`|<!-- hyperparameters: {name} ", documented):
             lines.append(f"{name}: its table of hyperparameters on a page of docs/algorithms, in the nav of mkdocs.yml")
         if not re.search(rf"^    task = ({family})$", suites, re.MULTILINE):
-            lines.append(f"{name}: an ExactnessSuite with task = {kind} in tests/tasks/algorithms")
+            lines.append(f"{name}: an ExactnessSuite with task = {class_name} in tests/tasks/algorithms")
         if name not in test_exactness.ALGORITHMS:
             lines.append(f"{name}: an entry of ALGORITHMS in tests/tasks/test_exactness.py")
-        if f"import {kind} as {kind}\n" not in ast.unparse(typed) + "\n":
-            lines.append(f"{name}: `import {kind} as {kind}` for type checkers in __init__.py")
+        if f"import {class_name} as {class_name}\n" not in ast.unparse(typed) + "\n":
+            lines.append(f"{name}: `import {class_name} as {class_name}` for type checkers in __init__.py")
     return lines
 
 

@@ -201,8 +201,8 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
             assert error is None or error == pytest.approx(returns[:episodes].std(ddof=1) / episodes**0.5)
             assert taken == lengths[:episodes].sum()
         assert evaluate_within(alone.member_ref().learner, steps) == [result[1]]
-    assert {each.episodes for each in evaluate_within(learner, 1.0)} == {1}
-    assert [each.value for each in evaluate_within(learner, None)] == [task.evaluate() for task in together]
+    assert {estimate.episodes for estimate in evaluate_within(learner, 1.0)} == {1}
+    assert [estimate.value for estimate in evaluate_within(learner, None)] == [task.evaluate() for task in together]
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
@@ -221,11 +221,11 @@ def test_further_episodes_follow_where_returns_differ_and_steps_last(env: str) -
     assert len(np.unique(lengths[0])) > 4  # further episodes differ from the first ones
     for steps, most in ((30.0, 12), (150.0, 12), (1e6, 12), (1e6, 5), (1e6, 0)):
         result = evaluate_within(learner, steps, most=most)
-        for own, played, value in zip(returns, lengths, result, strict=True):
-            assert (value.value, value.steps) == (own[: value.episodes].mean(), played[: value.episodes].sum())
+        for scores, played, value in zip(returns, lengths, result, strict=True):
+            assert (value.value, value.steps) == (scores[: value.episodes].mean(), played[: value.episodes].sum())
             assert value.episodes <= max(4, -(-most // 4) * 4)
             assert value.episodes == 1 or played[: value.episodes - 1].sum() < steps
-            differ = len(set(own[:4])) > 1
+            differ = len(set(scores[:4])) > 1
             assert steps < 1e6 or value.episodes == (4 if most <= 4 or not differ else 8 if most == 5 else 12)
         assert evaluate_within(alone.member_ref().learner, steps, most=most) == [result[1]]
 
@@ -235,7 +235,9 @@ def test_each_particle_has_its_share_of_the_steps() -> None:
     task.fit(1)
     [(value, _, steps, error)] = evaluate_within(task.member_ref().learner, 240.0)
     returns = measure_episodes(task.member_ref().learner, steps=240.0).returns.reshape(2, -1)
-    assert value == pytest.approx(statistics.fmean(float(np.nanmean(each)) for each in returns))
+    assert value == pytest.approx(
+        statistics.fmean(float(np.nanmean(returns_of_particle)) for returns_of_particle in returns)
+    )
     assert 2 * 20 < np.nansum(returns) == steps < 480  # a return of CartPole is its episode's length
-    each = [row[~np.isnan(row)] for row in returns]
-    assert error == pytest.approx(sum(row.var(ddof=1) / len(row) for row in each) ** 0.5 / 2)  # of a mean of two means
+    rows = [row[~np.isnan(row)] for row in returns]
+    assert error == pytest.approx(sum(row.var(ddof=1) / len(row) for row in rows) ** 0.5 / 2)  # of a mean of two means

@@ -44,13 +44,13 @@ class Fixed(gym.Env[Any, Any]):
 gym.register("Fixed-v0", Fixed)
 
 
-def found(task: type[Task] = PPO, steps: int | None = 400, seed: int = 3, **kwargs: Any) -> dict[str, Any]:
+def findings(task: type[Task] = PPO, steps: int | None = 400, seed: int = 3, **kwargs: Any) -> dict[str, Any]:
     env = {"id": "Fixed-v0", "kwargs": kwargs}
     return probe(task, TaskIdentity.of(task, env, seed, SMALL), steps)
 
 
 def test_a_probe_tells_returns_lengths_ends_and_scales() -> None:
-    seen = found()
+    seen = findings()
     assert seen["random"] == [3.0] * 20
     assert seen["untrained"] == [[3.0] * 7] * 2 + [[3.0] * 6] * 6  # in turns, within half of 400 steps
     assert (seen["steps"], seen["lengths"], seen["terminated"]) == (280, [4] * 70, 70)
@@ -117,7 +117,7 @@ def test_the_time_that_policies_take_makes_no_environment_slow(monkeypatch: pyte
 
     monkeypatch.setattr(probing, "acting", compiled)
     monkeypatch.setattr(probing.time, "monotonic", lambda: now)
-    assert found()["slow"] is None
+    assert findings()["slow"] is None
 
 
 def test_rewards_of_several_agents_that_add_up_to_nothing_are_told_from_none() -> None:
@@ -132,14 +132,14 @@ def test_rewards_of_several_agents_that_add_up_to_nothing_are_told_from_none() -
 
 
 def test_an_environment_without_rewards_changes_or_ends_is_described() -> None:
-    assert found(last=0.0)["zero_rewards"] == 1.0
-    assert found(constant=True)["observations"]["high"] == 0.0
-    endless = found(length=10**9)
+    assert findings(last=0.0)["zero_rewards"] == 1.0
+    assert findings(constant=True)["observations"]["high"] == 0.0
+    endless = findings(length=10**9)
     assert (endless["random"], endless["untrained"], endless["lengths"], endless["steps"]) == ([], [[]], [], 400)
 
 
 def test_an_environment_that_fails_now_and_then_is_probed_between_its_failures() -> None:
-    seen = found(seed=0, fails=True)  # in one of 20 episodes
+    seen = findings(seed=0, fails=True)  # in one of 20 episodes
     assert set(seen["failures"]) == {"RuntimeError: the simulator lost its mind"}
     assert {*seen["random"], *seen["untrained"][0]} == {3.0}
     assert len(seen["lengths"]) >= 40 - 5 * len(seen["failures"])  # a failure ends the episodes beside it
@@ -151,12 +151,12 @@ def test_the_length_of_episodes_alone_gives_a_probe_more_steps(monkeypatch: pyte
     monkeypatch.setattr(probing, "STEPS", 40)
     monkeypatch.setattr(probing, "MORE_STEPS", 120)
     monkeypatch.setattr(probing.time, "monotonic", lambda: next(clock))
-    assert found(steps=None, length=4)["steps"] == 40
-    assert found(steps=None, length=16)["steps"] == 120
+    assert findings(steps=None, length=4)["steps"] == 40
+    assert findings(steps=None, length=16)["steps"] == 120
 
 
 def test_a_slow_environment_ends_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "SECONDS", -1.0)
-    seen = found()
+    seen = findings()
     assert (seen["steps"], seen["random"]) == (1, [])
     assert seen["slow"] > 0

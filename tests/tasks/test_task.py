@@ -121,9 +121,9 @@ def test_a_state_can_be_put_into_a_dict_of_others() -> None:
     state = task.state_dict(others, prefix="ppo.", keep_vars=True)
     assert state is others
     assert [name for name in state if not name.startswith("ppo.")] == ["mine"]
-    own = {name.removeprefix("ppo."): part for name, part in state.items() if name != "mine"}
+    task_state = {name.removeprefix("ppo."): part for name, part in state.items() if name != "mine"}
     again = make()
-    again.load_state_dict(own)
+    again.load_state_dict(task_state)
     assert again.digest == task.digest
 
 
@@ -818,7 +818,7 @@ def test_perturbing_changes_hyperparameters_on_purpose_and_gives_a_new_uid() -> 
     child = make(optimizer={"lr": 5e-3})
     child.load_state_dict(parent.state_dict(), perturb=True)
     assert child.uid not in (fresh, parent.uid)
-    (data,) = [data for kind, data in child.events if kind == "branch"]
+    (data,) = [data for event_kind, data in child.events if event_kind == "branch"]
     assert data["state"] == pack(parent.state_dict()).digest
     assert data["from"] == parent.identity.to_json()
     assert child.epochs == 1

@@ -55,10 +55,10 @@ class WithoutEffect(Sound):
     hyperparameters = Sound.hyperparameters.extend(idle=log_real(1e-3, 1.0, default=0.1))
 
 
-def suite_of(kind: type[BaseLearner]) -> ExactnessSuite:
+def suite_of(learner_class: type[BaseLearner]) -> ExactnessSuite:
     class Line(Task):
         name = "line"
-        learner = kind
+        learner = learner_class
 
     class Suite(ExactnessSuite):
         task: ClassVar[type[Task]] = Line

@@ -88,22 +88,22 @@ def test_excluded_trials_count_in_no_analysis(sqlite_url: str) -> None:
             score = number + seed / 100 if number not in broken else 1000.0 * seed - 50 * number * rung
             segments.append(Segment(n, rung, epochs, "done", score, f"d{n}", seeds=2))
 
-    def found(store: Store) -> tuple[Any, ...]:
+    def analyses(store: Store) -> tuple[Any, ...]:
         diagnosis, view = diagnose(store, "s").to_json(), report_view(store, "s").to_json()
         between = [correlation["correlation"] for correlation in view["correlations"]]
-        agreement = [each["correlation"] for each in study_json(store, "s")["agreement"]]
-        return diagnosis, {round(each, 9) for each in (*between, *agreement)}, view["verdict"][0]
+        agreement = [row["correlation"] for row in study_json(store, "s")["agreement"]]
+        return diagnosis, {round(r, 9) for r in (*between, *agreement)}, view["verdict"][0]
 
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
         store.add_rows("s", trials=trials, segments=segments)
-        diagnosis, correlations, verdict = found(store)
+        diagnosis, correlations, verdict = analyses(store)
         assert {"seeds", "failures"} <= {*checks(diagnosis)}
         assert (diagnosis["configurations"], correlations == {1.0}) == (12, False)
         assert "is the best of 12: " in verdict
         for number in broken:
             Steering(store, "s").exclude(number)
-        without, correlations, verdict = found(store)
+        without, correlations, verdict = analyses(store)
         assert not {"seeds", "failures"} & {*checks(without)}
         assert (without["configurations"], without["results"], correlations) == (9, 9 * len(config.rungs), {1.0})
         assert without["importances"] != diagnosis["importances"]
@@ -211,7 +211,7 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prior", "where"),
+    ("prior", "end"),
     [
         ("uniform(1, 5, discrete=True)", "upper end of its range, 5"),
         ("uniform(-5, -1, discrete=True)", "lower end of its range, -5"),
@@ -224,7 +224,7 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
         ("choices([1, 2, 3])", ""),  # without an order, no value is at an end
     ],
 )
-def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: str) -> None:
+def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, end: str) -> None:
     """Results rise with the size of `x`, and the best trial has the largest."""
     space = Space.from_priors({"x": prior})
     values = [space.sample(seed=seed)["x"] for seed in range(256)]
@@ -235,11 +235,11 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, where: 
     config: Any = SimpleNamespace(searched=space)
     rows: Any = SimpleNamespace(config=config, trials=trials, results=result, shares={"x": Interval(0.9, 0.8, 1.0)})
     findings = list(best_at_edge(rows))
-    assert [finding.text for finding in findings] == ([f"the best values of x are at the {where}"] if where else [])
-    if where:
+    assert [finding.text for finding in findings] == ([f"the best values of x are at the {end}"] if end else [])
+    if end:
         assert findings[0].cure == (
             "search beyond it (--prior x=..., with a wider range), or if nothing beyond is allowed, fix it there "
-            f"(--set x={where.rpartition(' ')[2].replace('0.99721', '0.99720993')})"
+            f"(--set x={end.rpartition(' ')[2].replace('0.99721', '0.99720993')})"
         )
 
 
@@ -257,7 +257,7 @@ def failure(number: int, error: BaseException) -> Event:
 
 
 def test_failures_of_one_kind_are_told_with_their_share() -> None:
-    def found(*errors: BaseException | None, seeds: int = 1) -> list[str]:
+    def findings(*errors: BaseException | None, seeds: int = 1) -> list[str]:
         states = ["complete" if error is None else "failed" for error in errors]
         trials = [Trial(n, uid=str(n), params={}, state=state) for n, state in enumerate(states)]
         events = [failure(n, error) for n, error in enumerate(errors) if error is not None]
@@ -265,13 +265,13 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
         return told(failures_of_one_kind, config, [*trials, Trial(99, uid="99", params={})], events=events)
 
     nan, inf = Diverged("NaN"), Diverged("inf")
-    assert found(nan, inf, None) == ["2 of 3 trials failed in one way: diverged"]
-    assert found(nan, inf, None, seeds=3) == ["2 of 3 trainings failed in one way: diverged"]
-    assert found(MemoryError("3"), MemoryError(), None) == ["2 of 3 trials failed in one way: memory"]
-    assert found(Hung("in step"), Hung("in reset"), None) == ["2 of 3 trials failed in one way: hung"]
-    assert found(MemoryError(), nan, Hung("in step"), None) == []  # each in its own way
-    assert found(nan, None) == []  # one is no kind
-    assert found(nan, nan, *[None] * 9) == []  # less than a fifth
+    assert findings(nan, inf, None) == ["2 of 3 trials failed in one way: diverged"]
+    assert findings(nan, inf, None, seeds=3) == ["2 of 3 trainings failed in one way: diverged"]
+    assert findings(MemoryError("3"), MemoryError(), None) == ["2 of 3 trials failed in one way: memory"]
+    assert findings(Hung("in step"), Hung("in reset"), None) == ["2 of 3 trials failed in one way: hung"]
+    assert findings(MemoryError(), nan, Hung("in step"), None) == []  # each in its own way
+    assert findings(nan, None) == []  # one is no kind
+    assert findings(nan, nan, *[None] * 9) == []  # less than a fifth
     spared = [Trial(n, uid=str(n), params={}, state="pruned") for n in range(2, 20)]
     failed = [Trial(n, uid=str(n), params={}, state="failed") for n in range(2)]
     config, events = surrogate(options={"seeds": 20}), [failure(0, nan), failure(1, inf)]
@@ -281,7 +281,7 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "error", "cure"),
+    ("exception", "error", "cure"),
     [
         (Diverged("NaN"), "Diverged: loss became nan; try a lower learning rate", CURES["diverged"]),
         (Diverged("NaN"), "Diverged: loss became nan; E-v0 gave a reward of NaN; fix it", "fix it"),
@@ -290,9 +290,9 @@ def test_failures_of_one_kind_are_told_with_their_share() -> None:
         (EnvironmentFailed("E"), "Traceback\n  in step\nRuntimeError: lost; again", CURES["environment"]),
     ],
 )
-def test_failures_are_told_with_an_error_and_the_cure_that_fits_it(kind: Exception, error: str, cure: str) -> None:
+def test_failures_are_told_with_an_error_and_the_cure_that_fits_it(exception: Exception, error: str, cure: str) -> None:
     trials = [Trial(n, uid=str(n), params={}, state="failed", error=error) for n in range(2)]
-    events = [failure(n, kind) for n in range(2)]
+    events = [failure(n, exception) for n in range(2)]
     rows: Any = SimpleNamespace(config=surrogate(), replicates=trials, runs=[], events=events)
     [finding] = failures_of_one_kind(rows)
     assert finding.text.endswith(f"({error.splitlines()[-1]})")
@@ -300,7 +300,7 @@ def test_failures_are_told_with_an_error_and_the_cure_that_fits_it(kind: Excepti
 
 
 def test_seeds_that_vary_more_than_configurations_are_told() -> None:
-    def found(*results: tuple[float, float], seeds: int = 2, scheduler: str = "halving") -> list[str]:
+    def findings(*results: tuple[float, float], seeds: int = 2, scheduler: str = "halving") -> list[str]:
         rows = [
             Segment(2 * n + k, rung=0, epochs=3, state="done", score=score, seeds=2)
             for n, pair in enumerate(results)
@@ -309,34 +309,34 @@ def test_seeds_that_vary_more_than_configurations_are_told() -> None:
         config = replace(surrogate(options=seed_options(seeds, "mean")), scheduler=scheduler)
         return told(seeds_vary, config, runs=rows)
 
-    [text] = found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0))  # variances of 2 within, of 1/4 - 2/2 between
+    [text] = findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0))  # variances of 2 within, of 1/4 - 2/2 between
     assert text == "seeds vary more (standard deviation 1.41) than configurations do (0)"
-    assert found((0.0, 0.1), (5.0, 5.1), (10.0, 10.1), (15.0, 15.1)) == []
-    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)) == []  # too few to tell
-    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), seeds=1) == []
-    assert found((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), scheduler="confirm") == []  # of the best alone
+    assert findings((0.0, 0.1), (5.0, 5.1), (10.0, 10.1), (15.0, 15.1)) == []
+    assert findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)) == []  # too few to tell
+    assert findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), seeds=1) == []
+    assert findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), scheduler="confirm") == []  # of the best alone
 
 
 def test_a_first_rung_that_says_nothing_of_the_last_is_told() -> None:
-    def found(early: Sequence[float], late: Sequence[float], error: float | None = None) -> list[str]:
+    def findings(early: Sequence[float], late: Sequence[float], error: float | None = None) -> list[str]:
         scores = [(0, 1, early), (1, 3, late)]
         rows = [
             Segment(n, rung=rung, epochs=epochs, state="done", score=score, eval_error=error)
-            for rung, epochs, each in scores
-            for n, score in enumerate(each)
+            for rung, epochs, scores_of_rung in scores
+            for n, score in enumerate(scores_of_rung)
         ]
         return told(first_rung_misleads, surrogate(), runs=rows)
 
-    [text] = found(range(12), [-float(n) for n in range(12)])
+    [text] = findings(range(12), [-float(n) for n in range(12)])
     assert text == "results at epoch 1 say little about those at epoch 3 (rank correlation -1.00)"
-    assert found([-21.0] * 12, range(6)) == ["all results at epoch 1 are equal, but later ones differ"]
-    assert found([-21.0] * 12, [-21.0, -17.0]) == ["all results at epoch 1 are equal, but later ones differ"]
-    assert found([-21.0] * 6, range(6)) == []  # all were promoted
-    assert found([18.0] * 12, [17.9] * 6, 0.1) == []  # of other episodes
-    assert found([18.0] * 12, [17.9] * 6, 0.01) == ["all results at epoch 1 are equal, but later ones differ"]
-    assert found([500.0] * 12, [500.0] * 6) == []
-    assert found(range(12), range(12)) == []
-    assert found(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few
+    assert findings([-21.0] * 12, range(6)) == ["all results at epoch 1 are equal, but later ones differ"]
+    assert findings([-21.0] * 12, [-21.0, -17.0]) == ["all results at epoch 1 are equal, but later ones differ"]
+    assert findings([-21.0] * 6, range(6)) == []  # all were promoted
+    assert findings([18.0] * 12, [17.9] * 6, 0.1) == []  # of other episodes
+    assert findings([18.0] * 12, [17.9] * 6, 0.01) == ["all results at epoch 1 are equal, but later ones differ"]
+    assert findings([500.0] * 12, [500.0] * 6) == []
+    assert findings(range(12), range(12)) == []
+    assert findings(range(12), [-float(n) for n in range(5)]) == []  # five reached it, which is too few
 
 
 def rungs(early: np.ndarray, late: np.ndarray, promoted: int) -> list[Segment]:
@@ -389,7 +389,7 @@ def test_configurations_that_vary_more_than_seeds_are_seldom_blamed() -> None:
 
 
 def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
-    def found(*pruned: int, scheduler: str = "halving", state: str = "complete") -> list[str]:
+    def findings(*pruned: int, scheduler: str = "halving", state: str = "complete") -> list[str]:
         ends = [9, *pruned]
         states = [state, *["pruned"] * len(pruned)]
         trials = [Trial(n, uid=str(n), params={}, state=state) for n, state in enumerate(states)]
@@ -401,20 +401,20 @@ def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
         ]
         return told(spent_on_pruned, surrogate(scheduler=scheduler), trials, rows)
 
-    assert found(*[3] * 10) == ["77% of all epochs went into trials that were pruned"]  # 30 of 39
-    assert found(*[3] * 9) == []  # 27 of 36 are three quarters, and no more
-    assert found(*[3] * 10, scheduler="adaptive") == []
-    assert found(*[3] * 10, scheduler="pbt") == []  # branches continue from what was pruned
-    assert found(*[3] * 10, state="running") == []  # the best may still come
+    assert findings(*[3] * 10) == ["77% of all epochs went into trials that were pruned"]  # 30 of 39
+    assert findings(*[3] * 9) == []  # 27 of 36 are three quarters, and no more
+    assert findings(*[3] * 10, scheduler="adaptive") == []
+    assert findings(*[3] * 10, scheduler="pbt") == []  # branches continue from what was pruned
+    assert findings(*[3] * 10, state="running") == []  # the best may still come
 
 
 def test_workers_that_wait_for_most_of_the_time_are_found() -> None:
-    def found(*spans: tuple[float, float]) -> list[str]:
+    def findings(*spans: tuple[float, float]) -> list[str]:
         events = [Event(f"t{n}", a, "start", {"owner": f"w{n}", "token": 1}) for n, (a, _) in enumerate(spans)]
         saved = {(f"t{n}", 1): b for n, (_, b) in enumerate(spans)}
         rows: Any = SimpleNamespace(events=events, saved=saved)
         return [finding.text for finding in workers_idle(rows)]
 
-    assert found((0.0, 10.0), (0.0, 1.0), (0.0, 1.0)) == ["workers waited 60% of the time, while others trained"]
-    assert found((0.0, 10.0), (0.0, 5.0), (0.0, 1.0)) == []  # 47%
-    assert found((0.0, 4.0), (4.0, 5.0), (9.0, 10.0)) == []  # never two at once
+    assert findings((0.0, 10.0), (0.0, 1.0), (0.0, 1.0)) == ["workers waited 60% of the time, while others trained"]
+    assert findings((0.0, 10.0), (0.0, 5.0), (0.0, 1.0)) == []  # 47%
+    assert findings((0.0, 4.0), (4.0, 5.0), (9.0, 10.0)) == []  # never two at once

@@ -126,14 +126,14 @@ def search(path: str, trials: int, order: Callable[[dict[str, float]], float]) -
 
 
 def test_a_source_that_misleads_is_believed_the_other_way_round(earlier: tuple[str, str]) -> None:
-    good, led = search(earlier[1], 16, lambda each: abs(each["a"] - 0.8))
+    good, led = search(earlier[1], 16, lambda values: abs(values["a"] - 0.8))
     assert min(good[:3]) < 0.03
     assert sum(led) > 4
-    bad, misled = search(earlier[1], 16, lambda each: -abs(each["a"] - 0.8))
+    bad, misled = search(earlier[1], 16, lambda values: -abs(values["a"] - 0.8))
     assert sum(misled[:5]) >= 3  # it is believed at first
     assert min(bad[:5]) > 0.2
     assert min(bad[8:]) < 0.03
-    _, followed = search(earlier[1], 32, lambda each: each["b"])  # which has no effect here
+    _, followed = search(earlier[1], 32, lambda values: values["b"])  # which has no effect here
     assert sum(followed[:5]) >= 3
     assert sum(followed[16:]) <= 4
 

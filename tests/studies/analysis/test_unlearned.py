@@ -64,7 +64,7 @@ def diagnosed(
         return diagnose(store, "s").to_json()
 
 
-def found(diagnosis: dict[str, Any]) -> set[str]:
+def checks(diagnosis: dict[str, Any]) -> set[str]:
     return {finding["check"] for finding in diagnosis["findings"]} & CHECKS
 
 
@@ -93,7 +93,7 @@ LEARNED: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 def test_a_study_that_learned_nothing_is_recognized(tmp_path: Path, env: str) -> None:
     for rng in range(4):
         diagnosis = diagnosed(f"sqlite:///{tmp_path / f'{rng}.db'}", env, UNLEARNED[env](np.random.default_rng(rng)))
-        assert found(diagnosis) == {"nothing learned"}
+        assert checks(diagnosis) == {"nothing learned"}
         assert (diagnosis["unlearned"], diagnosis["importances"]) == (True, [])
         assert not {"no effect", "edge", "first rung"} & {finding["check"] for finding in diagnosis["findings"]}
 
@@ -103,7 +103,7 @@ def test_a_sound_study_raises_no_alarm(tmp_path: Path, env: str) -> None:
     for rng in range(4):
         scores = LEARNED[env](np.random.default_rng(rng))
         diagnosis = diagnosed(f"sqlite:///{tmp_path / f'{rng}.db'}", env, scores, saturating, rng)
-        assert (found(diagnosis), diagnosis["unlearned"]) == (set(), False)
+        assert (checks(diagnosis), diagnosis["unlearned"]) == (set(), False)
 
 
 def seen(**results: Any) -> Any:

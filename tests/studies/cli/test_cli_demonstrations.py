@@ -76,16 +76,16 @@ def test_a_stored_checkpoint_is_recorded_and_shown_to_another_task(sqlite_url: s
     assert len(Replayed.load(rollout).recording.lengths) == Demonstrations.load(rollout).begins.sum() > 0
     status, out, errors = cli(*train(sqlite_url, file))
     assert status == 0
-    found, whole = json.loads(out), alone(file, 2)
-    assert (found["uid"], found["digest"]) == (whole.uid, whole.digest)
+    report, whole = json.loads(out), alone(file, 2)
+    assert (report["uid"], report["digest"]) == (whole.uid, whole.digest)
     assert f"of {file}: 3 loaded" in " ".join(errors.split())
     with Store(sqlite_url) as store:
         assert check(store) == []
-        assert retrain(lineage(store, found["uid"]), 2).digest == whole.digest
-    assert cli("replay", found["uid"], "--storage", sqlite_url)[0] == 0
-    assert cli("evaluate", found["uid"], "--episodes", "2", "--storage", sqlite_url)[0] == 0
+        assert retrain(lineage(store, report["uid"]), 2).digest == whole.digest
+    assert cli("replay", report["uid"], "--storage", sqlite_url)[0] == 0
+    assert cli("evaluate", report["uid"], "--episodes", "2", "--storage", sqlite_url)[0] == 0
     status, out, _ = cli(
-        "fork", found["uid"], "--at", "1", "--set", "gail.strength=0.5", "--storage", sqlite_url, "--json"
+        "fork", report["uid"], "--at", "1", "--set", "gail.strength=0.5", "--storage", sqlite_url, "--json"
     )
     assert status == 0
     assert json.loads(out)["changed"] == {"gail.strength": [1.0, 0.5]}

@@ -71,7 +71,7 @@ def test_a_users_environment_is_found_in_the_working_folder(
 ) -> None:
     made = "entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9"
     (tmp_path / "beside_us.py").write_text(f"import gymnasium\ngymnasium.register('Beside-v0', {made})\n")
-    monkeypatch.setattr("sys.path", [each for each in sys.path if each not in ("", os.getcwd())])
+    monkeypatch.setattr("sys.path", [folder for folder in sys.path if folder not in ("", os.getcwd())])
     command = ["space", "ppo", "beside_us:Beside-v0"]
     status, _, errors = cli(*command)
     assert (status, len(errors.splitlines())) == (2, 1)

@@ -111,13 +111,23 @@ def test_every_command_with_json_is_documented(tool: Any) -> None:
 
 
 def test_fields_are_no_methods_of_a_view_and_all_are_described(tool: Any) -> None:
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for result in tool.RESULTS.values():
-        tool.objects_in(result, found)
-    assert len(found) > 50
-    fields = [(kind, name, annotation) for kind in found.values() for name, annotation in tool.fields_of(kind).items()]
-    assert [(kind, name) for kind, name, _ in fields if issubclass(kind, View) and hasattr(View, name)] == []
-    assert [(kind, name) for kind, name, annotation in fields if not tool.described(kind, name, annotation)[1]] == []
+        tool.objects_in(result, objects)
+    assert len(objects) > 50
+    fields = [
+        (object_type, name, annotation)
+        for object_type in objects.values()
+        for name, annotation in tool.fields_of(object_type).items()
+    ]
+    assert [
+        (object_type, name) for object_type, name, _ in fields if issubclass(object_type, View) and hasattr(View, name)
+    ] == []
+    assert [
+        (object_type, name)
+        for object_type, name, annotation in fields
+        if not tool.described(object_type, name, annotation)[1]
+    ] == []
 
 
 READING = ["trials s", "status", "show UID", "tasks", "watch s", "diagnose s", "space surrogate", "plugins", "fsck"]

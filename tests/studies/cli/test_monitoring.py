@@ -55,7 +55,7 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
         assert main([*command, "--storage", sqlite_url]) == 0
         return capsys.readouterr().out
 
-    def found() -> list[Any]:
+    def states_shown() -> list[Any]:
         """The states of trials 0 to 2, by each view."""
         study, states = json.loads(shown("trials", "s", "--json")), ["running", "waiting"]
         summary, watched = (
@@ -67,8 +67,8 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
         table = re.findall(r"^ *\d +0 +[0-9a-f]{8} +(\w+)", shown("trials", "s"), re.MULTILINE)
         [of_task] = json.loads(shown("show", study["trials"][1]["uid"], "--json"))["trials"]
         with Store(sqlite_url) as store:
-            own = rekindle.Study("s", store)
-            views = [table, [trial.state for trial in own.trials]]
+            study_handle = rekindle.Study("s", store)
+            views = [table, [trial.state for trial in study_handle.trials]]
             views += [[trial.state for trial in report_view(store, "s").study.trials]]
         assert counts == [counts[0]] * 3
         assert views == [views[0]] * 3
@@ -83,10 +83,10 @@ def test_all_views_tell_trials_that_wait_from_those_in_training(
         ready = StudyRunner(store, "s").advance()
         with_lease = [segment.trial.uid for segment in ready if segment.trial.configuration == 1]
         claimed = store.claim("s", with_lease, seeds)
-        assert found() == ["waiting", "running", "waiting"]
+        assert states_shown() == ["waiting", "running", "waiting"]
         store.release([lease for lease, _ in claimed])
         store.command(lambda c: hold(c, "s", STOP, "me", ""))
-    assert found() == ["waiting"] * 3
+    assert states_shown() == ["waiting"] * 3
 
 
 def test_labels_are_escaped_and_each_metric_has_its_help_once() -> None:

@@ -54,8 +54,8 @@ def convert(tmp_path: Path, cli: Cli) -> Callable[..., Any]:
 @pytest.mark.parametrize("algorithm", DEFAULTS)
 def test_defaults_are_those_of_stable_baselines3(algorithm: str) -> None:
     name = CLASSES.get(algorithm, algorithm.upper())
-    kind = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
-    arguments = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
+    model_class = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
+    arguments = {name: parameter.default for name, parameter in inspect.signature(model_class).parameters.items()}
     assert {name: arguments[name] for name in DEFAULTS[algorithm]} == DEFAULTS[algorithm]
     policy = ("policy", "env", "seed", "device", "action_noise", "policy_kwargs", "verbose", "tensorboard_log")
     of_class = ("rollout_buffer", "replay_buffer", "optimize_memory", "stats_window", "_init", "use_sde_at_warmup")
@@ -146,14 +146,14 @@ def test_hindsight_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
 
 def test_random_search_and_trust_regions_are_those_of_rl_zoo(convert: Callable[..., Any]) -> None:
     text = "CartPole-v1: {n_timesteps: 100, policy: LinearPolicy, n_envs: 2, n_delta: 4, n_top: 1, "
-    found = convert("ars", text + "learning_rate: lin_0.03}")
-    hp = found["config"]["hyperparameters"]
+    result = convert("ars", text + "learning_rate: lin_0.03}")
+    hp = result["config"]["hyperparameters"]
     assert (hp["deltas"], hp["top_fraction"], hp["lr"], hp["model.layers"], hp["num_envs"]) == (4, 0.25, 0.03, 0, 2)
-    assert found["without"] == ["learning_rate: lin_0.03 (constant instead)", "policy: LinearPolicy (with biases)"]
-    found = convert("ars", "Pendulum-v1: {policy: MlpPolicy, policy_kwargs: 'dict(net_arch=[16])', normalize: True}")
-    hp = found["config"]["hyperparameters"]
+    assert result["without"] == ["learning_rate: lin_0.03 (constant instead)", "policy: LinearPolicy (with biases)"]
+    result = convert("ars", "Pendulum-v1: {policy: MlpPolicy, policy_kwargs: 'dict(net_arch=[16])', normalize: True}")
+    hp = result["config"]["hyperparameters"]
     assert (hp["model.hidden"], hp["model.activation"], hp["normalize_obs"]) == ([16], "relu", True)
-    assert "policy_kwargs.squash_output: True (actions in a Box are clipped instead)" in found["without"]
+    assert "policy_kwargs.squash_output: True (actions in a Box are clipped instead)" in result["without"]
     text = "CartPole-v1: {policy: MlpPolicy, n_envs: 2, n_steps: 512, batch_size: 512, cg_damping: 1e-3, "
     hp = convert("trpo", text + "n_critic_updates: 20, sub_sampling_factor: 1}")["config"]["hyperparameters"]
     assert (hp["num_minibatches"], hp["cg_damping"], hp["update_epochs"], hp["cg_steps"]) == (2, 0.001, 20, 15)

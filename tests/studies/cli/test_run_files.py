@@ -82,8 +82,8 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     env = '{"id": "MountainCar-v0", "max_episode_steps": 50}'
     settings = [*SETTINGS, "--set", "max_grad_norm=null", "--set", "optimizer.lr=2e-3", "--seed", "3"]
     typed = train(cli, "ppo", env, "--epochs", "2", *settings, "--storage", sqlite_url)
-    for each in (file, file.replace(".toml", ".yaml")):
-        result = train(cli, each, "--storage", sqlite_url)
+    for path in (file, file.replace(".toml", ".yaml")):
+        result = train(cli, path, "--storage", sqlite_url)
         assert (result["uid"], result["digest"], result["resumed"]) == (typed["uid"], typed["digest"], True)
     other = train(cli, file, "--seed=4", "--set", "optimizer.lr=1e-3", "--epochs", "1", "--storage", sqlite_url)
     assert (other["seed"], other["epochs"], other["hyperparameters"]["optimizer.lr"]) == (4, 1, 1e-3)
@@ -97,8 +97,8 @@ def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tm
     content = tomllib.loads(saved.read_text())
     assert (content["seed"], content["env_processes"], content["hyperparameters"]["clip_coef"]) == (3, 0, 0.2)
     output.write_text(cli("show", first["uid"], "--config", "--storage", sqlite_url)[1])
-    for n, each in enumerate((saved, output)):
-        again = train(cli, str(each), "--storage", f"sqlite:///{tmp_path / str(n)}.db")
+    for n, path in enumerate((saved, output)):
+        again = train(cli, str(path), "--storage", f"sqlite:///{tmp_path / str(n)}.db")
         assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
 
 

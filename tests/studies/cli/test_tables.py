@@ -36,7 +36,7 @@ def test_of_many_hyperparameters_those_at_their_defaults_are_named_only() -> Non
     worse = [trial(number) for number in range(1, 6)]
     assert "h3" not in printed([trial(0, h3=0.1), *worse], defaults)[0]  # the sixth is not shown
     both = {"return": "maximize", "loss": "minimize"}
-    fronted = [each.replace(objectives={"return": 1.0, "loss": 2.0}) for each in (trial(0, h3=0.1), trial(1))]
+    fronted = [row.replace(objectives={"return": 1.0, "loss": 2.0}) for row in (trial(0, h3=0.1), trial(1))]
     assert printed(fronted, defaults, objectives=both, front=[1])[0] == []
     assert printed(fronted, defaults, objectives=both, front=[1, 0])[0] == ["h3"]
 

@@ -129,11 +129,11 @@ def test_an_epoch_waits_until_its_rung_is_finished(sqlite_url: str, tmp_path: Pa
         assert of_tensorboard(tmp_path) == expected(store)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"curves.{kind}"
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"curves.{ending}"
     for _ in range(2):
-        copy(store, "s", f"{kind}:{path}")
+        copy(store, "s", f"{ending}:{path}")
     rows = of_table(path)
     assert in_order(rows) == expected(store)
     uid = store.trials("s")[0].uid
@@ -142,23 +142,23 @@ def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, kind: str) ->
     assert not list(tmp_path.glob("*.part"))
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_table_replaces_no_file_of_another_content(store: Store, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"curves.{kind}"
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_replaces_no_file_of_another_content(store: Store, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"curves.{ending}"
     for content in (b"my,own\nnotes,1\n", b"\x00\xff"):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"written to a file of their own, but .* holds something else; name"):
-            copy(store, "s", f"{kind}:{path}")
+            copy(store, "s", f"{ending}:{path}")
         assert path.read_bytes() == content
     path.write_bytes(b"")
     uids = [trial.uid for trial in store.trials("s")[:2]]
-    copy(store, uids[0], f"{kind}:{path}")
+    copy(store, uids[0], f"{ending}:{path}")
     before = path.read_bytes()
     for name in ("s", uids[1]):
         with pytest.raises(ValueError, match=f"but .* has those of {uids[0]}; name another"):
-            copy(store, name, f"{kind}:{path}")
+            copy(store, name, f"{ending}:{path}")
         assert path.read_bytes() == before
-    assert copy(store, uids[0], f"{kind}:{path}")
+    assert copy(store, uids[0], f"{ending}:{path}")
 
 
 @pytest.mark.slow
@@ -236,8 +236,8 @@ def test_curves_are_followed_to_the_end_of_a_study(
         start_study(store, "s", study_config(load("surrogate"), None, trials=3, epochs=(2,), scheduler="none"))
 
     def train() -> None:
-        with Store(sqlite_url) as own:
-            assert Worker(own, "s").run()
+        with Store(sqlite_url) as worker_store:
+            assert Worker(worker_store, "s").run()
 
     thread = threading.Timer(0.1, train)
     thread.start()

@@ -105,13 +105,15 @@ def test_mlflow_holds_each_epoch_once_and_in_order_although_its_writer_is_killed
     assert run.info.status == "FINISHED"
 
 
-@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
 def test_a_tracker_that_is_not_installed_says_what_to_install(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=rf"{kind} needs the library {kind}: pip install 'rekindle-rl\[{kind}\]'"):
-        parse(f"{kind}:{tmp_path}/x")
+    with pytest.raises(
+        ValueError, match=rf"{tracker} needs the library {tracker}: pip install 'rekindle-rl\[{tracker}\]'"
+    ):
+        parse(f"{tracker}:{tmp_path}/x")
     assert not list(tmp_path.iterdir())
 
 

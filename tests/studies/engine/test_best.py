@@ -84,8 +84,8 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
     assert winner["race"]["mean"] != best[1]
     with Store(sqlite_url) as store:
         view = study_json(store, name)
-        for each in (view, summary_view(store, name).to_json()):
-            assert (each["best"]["number"], each["best"]["return"]) == best
+        for data in (view, summary_view(store, name).to_json()):
+            assert (data["best"]["number"], data["best"]["return"]) == best
         told = {trial["number"]: trial["return"] for trial in view["trials"]}
         assert told == {
             n: (candidate["estimate"] or {}).get("value") for n, candidate in enumerate(answer["candidates"])
@@ -156,4 +156,4 @@ def test_a_candidate_that_loses_the_race_is_pruned(lucky: str, sqlite_url: str) 
         estimated = [candidate["estimate"] is not None for candidate in answer["candidates"]]
         assert len(estimated) > sum(estimated)
         states = [trial["state"] for trial in study_json(store, "s:confirmation")["trials"]]
-        assert states == ["complete" if each else "pruned" for each in estimated]
+        assert states == ["complete" if result else "pruned" for result in estimated]

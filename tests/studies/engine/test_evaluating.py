@@ -77,13 +77,13 @@ def test_results_of_few_episodes_do_not_depend_on_workers(sqlite_url: str) -> No
             task = config.make_task(load("ppo"), store.trials("alone")[row.number].params, None)
             task.fit(row.epochs)
             within, most = config.eval_steps(row.epochs, TINY)
-            [own] = evaluate_within(task.member_ref().learner, within, most=most)
-            assert (row.score, row.eval_steps, row.eval_error) == (own.value, own.steps, own.error)
-            if own.episodes == 1:
-                assert own.error is None
+            [evaluation] = evaluate_within(task.member_ref().learner, within, most=most)
+            assert (row.score, row.eval_steps, row.eval_error) == (evaluation.value, evaluation.steps, evaluation.error)
+            if evaluation.episodes == 1:
+                assert evaluation.error is None
             else:
-                spread = statistics.stdev(task.returns(own.episodes))
-                assert own.error == pytest.approx(spread / math.sqrt(own.episodes))
+                spread = statistics.stdev(task.returns(evaluation.episodes))
+                assert evaluation.error == pytest.approx(spread / math.sqrt(evaluation.episodes))
         total = sum(row.eval_steps or 0 for row in rows)
         view = study_json(store, "alone")
         assert view["eval_steps"] == summary_view(store, "alone").eval_steps == total > 0

@@ -203,10 +203,10 @@ def test_trials_that_a_user_adds_to_the_copy_are_left_alone(store: Store) -> Non
     shown(store).enqueue_trial({"lr": 0.05})
     shown(store).optimize(lambda trial: trial.suggest_float("lr", 1e-5, 1e-1, log=True), n_trials=2)
     search(store, 6)
-    own = [trial for trial in shown(store).trials if "rk_uid" not in trial.user_attrs]
-    assert [(trial.number, trial.params["lr"], trial.value) for trial in own][:1] == [(4, 0.05, 0.05)]
-    assert len(own) == 2
-    copies = {trial.user_attrs["rk_number"]: trial for trial in shown(store).trials if trial not in own}
+    additions = [trial for trial in shown(store).trials if "rk_uid" not in trial.user_attrs]
+    assert [(trial.number, trial.params["lr"], trial.value) for trial in additions][:1] == [(4, 0.05, 0.05)]
+    assert len(additions) == 2
+    copies = {trial.user_attrs["rk_number"]: trial for trial in shown(store).trials if trial not in additions}
     for row in store.trials("s"):
         assert copies[row.number].params["lr"] == row.params["lr"]
         assert copies[row.number].user_attrs["rk_uid"] == row.uid

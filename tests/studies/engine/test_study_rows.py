@@ -96,11 +96,11 @@ def test_a_whole_study_reads_each_row_as_often_as_it_was_written(store: Store, o
 def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=200))
-    writers, each = 4, 6
+    writers, trials_each = 4, 6
 
     def write(place: int) -> None:
         with Store(url) as mine:
-            for number in range(place, writers * each, writers):
+            for number in range(place, writers * trials_each, writers):
                 trial, segment = rows(number)
                 mine.add_rows("s", trials=[trial], segments=[segment])
                 finish(mine, number)
@@ -117,7 +117,7 @@ def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
         assert view.trials == {trial.number: trial for trial in store.trials("s")}
         assert view.segments == {(row.number, row.rung): row for row in store.segments("s")}
         assert {trial.state for trial in view.trials.values()} == {"complete"}
-        assert len(view.trials) == writers * each
+        assert len(view.trials) == writers * trials_each
         assert view.ready == set()
 
 
@@ -142,7 +142,7 @@ def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
     store.add_rows("s", finished=[(1, "pruned")])
     view.refresh()
     assert (1, 0) in view.ready
-    [finding] = [each for each in fsck.check(store) if each.kind == "segment-open"]
+    [finding] = [row for row in fsck.check(store) if row.kind == "segment-open"]
     [repair] = fsck.repair(store, [finding])
     assert repair.done
     view.refresh()

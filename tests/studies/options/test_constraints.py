@@ -189,7 +189,7 @@ def holds(config: Config, result: Sequence[float]) -> bool | None:
     return constraint_views(config, rows, 0)["cost<=25"].holds
 
 
-def costs(kind: str, rng: np.random.Generator, mean: float, size: int) -> np.ndarray[Any, Any]:
+def costs(distribution: str, rng: np.random.Generator, mean: float, size: int) -> np.ndarray[Any, Any]:
     """Costs with a known mean, the later kinds with a longer tail."""
     draws = {
         "normal": rng.normal(1, 0.3, size),
@@ -197,16 +197,16 @@ def costs(kind: str, rng: np.random.Generator, mean: float, size: int) -> np.nda
         "skewed": rng.exponential(1, size),
         "lognormal": rng.lognormal(-0.5, 1, size),
     }
-    return mean * draws[kind]
+    return mean * draws[distribution]
 
 
 @pytest.mark.parametrize(
-    "kind", ["skewed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("normal", "gamma", "lognormal"))]
+    "distribution", ["skewed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("normal", "gamma", "lognormal"))]
 )
-def test_a_confirmation_calls_few_infeasible_candidates_feasible(kind: str, sqlite_url: str) -> None:
+def test_a_confirmation_calls_few_infeasible_candidates_feasible(distribution: str, sqlite_url: str) -> None:
     config, rng, repeats = confirming(sqlite_url, 20), np.random.default_rng(0), 200
     wrong, right = (
-        sum(holds(config, costs(kind, rng, mean, 20)) is True for _ in range(repeats)) for mean in (25.01, 5.0)
+        sum(holds(config, costs(distribution, rng, mean, 20)) is True for _ in range(repeats)) for mean in (25.01, 5.0)
     )
     assert wrong <= 0.05 * repeats
     assert right >= 0.85 * repeats

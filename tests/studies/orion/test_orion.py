@@ -350,7 +350,7 @@ def test_a_hunt_starts_warm_and_its_promoted_trials_carry_on(
     trial = ("--set:optimizer.lr", "1e-3", "--warm-start", f"{source}@2")
     low, high, again = (told_of(*trial, "--epochs", epochs) for epochs in ("1", "2", "1"))
     assert low["uid"] == high["uid"] != source
-    assert [each["resumed"] for each in (low, high, again)] == [0, 1, 0]
+    assert [line["resumed"] for line in (low, high, again)] == [0, 1, 0]
     assert low["digest"] == again["digest"]
     flat = {name: value for name, value in TINY.items() if name != "model"}
     with Store(sqlite_url) as store:

@@ -242,14 +242,14 @@ def test_operators_compare_like_with_like(db: RekindleSQL) -> None:
     beats = [None, 120, NOON, NOON + timedelta(seconds=1), "2026", NOON.replace(tzinfo=UTC)]
     db.write("trials", [{"heartbeat": beat, "n": i} for i, beat in enumerate(beats)])
 
-    def found(condition: dict[str, Any]) -> list[int]:
+    def numbers(condition: dict[str, Any]) -> list[int]:
         return [d["n"] for d in db.read("trials", {"heartbeat": condition})]
 
-    assert found({"$lte": NOON}) == [2]
-    assert found({"$gte": NOON}) == [2, 3]
-    assert found({"$lt": NOON + timedelta(seconds=1)}) == [2]
-    assert found({"$gt": NOON, "$lt": NOON + timedelta(days=1)}) == [3]
-    assert found({"$lt": 200}) == [1]
+    assert numbers({"$lte": NOON}) == [2]
+    assert numbers({"$gte": NOON}) == [2, 3]
+    assert numbers({"$lt": NOON + timedelta(seconds=1)}) == [2]
+    assert numbers({"$gt": NOON, "$lt": NOON + timedelta(days=1)}) == [3]
+    assert numbers({"$lt": 200}) == [1]
     assert db.count("trials", {"heartbeat": {"$lte": NOON}}) == 1
     assert db.count("trials", {"heartbeat": {"$in": [None, 120.0, [1]]}}) == 2
 
@@ -341,10 +341,10 @@ def test_an_index_is_made_for_what_is_there_or_not_at_all(db: RekindleSQL) -> No
 
 
 def _take_all(database: RekindleSQL, taken: Any) -> None:
-    while found := database.read_and_write(
+    while document := database.read_and_write(
         "trials", {"experiment": 1, "status": {"$in": ["new"]}}, {"status": "taken"}
     ):
-        taken.put(found["n"])
+        taken.put(document["n"])
 
 
 def test_no_two_processes_take_the_same_document(db: RekindleSQL) -> None:
@@ -361,9 +361,9 @@ def test_no_two_processes_take_the_same_document(db: RekindleSQL) -> None:
     assert taken.empty()
 
 
-def _insert(database: RekindleSQL, shared: Any, own: str) -> None:
+def _insert(database: RekindleSQL, shared: Any, prefix: str) -> None:
     for i in range(15):
-        database.write("trials", {"experiment": 1, "id": f"{own}{i}"})
+        database.write("trials", {"experiment": 1, "id": f"{prefix}{i}"})
         try:
             database.write("trials", {"experiment": 1, "id": f"shared{i}"})
             shared.put(i)

@@ -216,12 +216,12 @@ def _work(url: str, max_trials: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "kills"), [("postgres_url", 2, 1), pytest.param("sqlite_url", 4, 2, marks=pytest.mark.slow)]
+    ("fixture", "count", "kills"), [("postgres_url", 2, 1), pytest.param("sqlite_url", 4, 2, marks=pytest.mark.slow)]
 )
 def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
-    request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, count: int, kills: int
+    request: pytest.FixtureRequest, wait_until: Callable[..., None], fixture: str, count: int, kills: int
 ) -> None:
-    url, max_trials = request.getfixturevalue(kind), 3 + kills
+    url, max_trials = request.getfixturevalue(fixture), 3 + kills
     client = build_experiment("watch", space={"x": "uniform(0, 1)"}, storage=storage_of(url))
     run_killed(partial(_work, url, max_trials), database_of(client.storage), max_trials, count, kills, wait_until, 900)
     trials = get_experiment("h", storage=storage_of(url)).fetch_trials()

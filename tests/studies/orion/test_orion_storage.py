@@ -239,8 +239,8 @@ def test_the_clock_of_a_worker_does_not_count(url: str, monkeypatch: pytest.Monk
     monkeypatch.undo()
     monkeypatch.setenv("ORION_HEARTBEAT", "1")
     assert right.storage.fetch_lost_trials(experiment_of(right)) == []
-    for worker, each in ((right, trial), (wrong, other)):
-        worker.release(each)
+    for worker, reserved in ((right, trial), (wrong, other)):
+        worker.release(reserved)
 
 
 def _dies(url: str) -> None:
@@ -447,13 +447,14 @@ def test_results_that_a_worker_could_not_observe_are_observed_by_others(url: str
 )
 def test_a_hunt_is_the_hunt_of_orions_own_storage(sqlite_url: str, name: str, max_trials: int) -> None:
     algorithm, space = copy.deepcopy(ALGORITHMS[name])
-    own = {"type": "legacy", "database": {"type": "EphemeralDB"}}
-    theirs = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=own)
+    storage = {"type": "legacy", "database": {"type": "EphemeralDB"}}
+    theirs = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage)
     ours = client(sqlite_url, name, max_trials)
-    for each in (theirs, ours):
-        hunt(each)
+    for experiment in (theirs, ours):
+        hunt(experiment)
     seen = [
-        [(t.params, t.objective.value) for t in each.fetch_trials_by_status("completed")] for each in (theirs, ours)
+        [(t.params, t.objective.value) for t in experiment.fetch_trials_by_status("completed")]
+        for experiment in (theirs, ours)
     ]
     assert seen[0] == seen[1]
     assert len(seen[1]) == max_trials
@@ -512,13 +513,13 @@ def test_processes_on_postgresql_end_with_the_exact_number_although_some_are_kil
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", ["random", "tpe", "asha", "hyperband"])
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_long_hunts_end_exactly_however_often_their_workers_are_killed(
-    request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, name: str
+    request: pytest.FixtureRequest, wait_until: Callable[..., None], database: str, name: str
 ) -> None:
-    url = request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[kind])
+    url = request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[database])
     trials, kills = {"random": (60, 12), "tpe": (40, 8), "asha": (30, 6), "hyperband": (7, 3)}[name]  # 7 are all of it
-    watcher = run_workers(url, name, trials, 4 if kind == "sqlite" else 8, kills, wait_until, 300)
+    watcher = run_workers(url, name, trials, 4 if database == "sqlite" else 8, kills, wait_until, 300)
     check_end(watcher, trials)
 
 

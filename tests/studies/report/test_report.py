@@ -313,7 +313,7 @@ def test_a_study_that_was_stopped_says_by_what(
         same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 24, "progress": False}
         tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
         view = report_view(store, "s").verdict
-    assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", each) for each in view)
+    assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", line) for line in view)
 
 
 def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
@@ -385,8 +385,8 @@ def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
     ],
 )
 def test_each_picture_is_drawn(studies: Store, tmp_path: Path, picture: str) -> None:
-    name, _, kind = picture.rpartition(" ")
-    figure = getattr(Study(name, studies), f"plot_{kind}")()
+    name, _, noun = picture.rpartition(" ")
+    figure = getattr(Study(name, studies), f"plot_{noun}")()
     assert all(axes.get_children() for axes in figure.axes)
     save(figure, tmp_path / "1.svg")
     text = (tmp_path / "1.svg").read_text(encoding="utf-8")
@@ -567,7 +567,7 @@ def test_workers_are_drawn_with_what_they_lost_and_took_over(
     span = WorkView(from_=0.0, to=seconds, trials=range(14))
     work = [ProcessView(name=name, work=[span]) for name in names]
     lost = [LostView(worker=names[0], from_=60.0, to=120.0, trial=3, epochs=2.5)]
-    marks = [MarkView(worker=names[1], at=90.0, kind=kind, trial=3) for kind in ("takeover", "memory (retried)")]
+    marks = [MarkView(worker=names[1], at=90.0, kind=text, trial=3) for text in ("takeover", "memory (retried)")]
     report = report_view(studies, "halved")
     timeline_shown = TimelineView(seconds=seconds, workers=work, lost=lost, marks=marks)
     chart = figures.workers(report.replace(timeline=timeline_shown))

@@ -109,7 +109,7 @@ def test_a_study_is_the_same_in_whatever_order_it_is_trained(
     finally:
         optuna.logging.disable_propagation()
         optuna.logging.set_verbosity(before)
-    assert all(each == again for each in result)
+    assert all(trials == again for trials in result)
     assert (capfd.readouterr().err, caplog.text) == ("", "")  # no warning escapes
     space = SPACES.get(sampler, MIXED)
     assert all(flatten(space.validate(values)) == values for values in again.values())

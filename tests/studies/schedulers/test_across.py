@@ -129,7 +129,7 @@ def test_plans_follow_from_the_rows_in_whatever_order_they_come(tables: list[str
         for env in range(3)
         if (3 * n + env, study.rungs.index(epochs)) in rows
     ]
-    expected = {(each.number, each.epochs): each.score for each in collapse(study, [], output)[1]}
+    expected = {(result.number, result.epochs): result.score for result in collapse(study, [], output)[1]}
     assert {(n, epochs): score for n in seen for epochs, score in seen[n]} == expected
     spared = [n for n in range(36) if (3 * n, 0) in rows and (3 * n + 2, 0) not in rows]
     assert bool(spared) == (how != "adaptive")  # lost in the first environments, and not trained in the last
@@ -144,7 +144,7 @@ def test_the_scale_forgets_an_excluded_trial_in_every_view(tables: list[str], tm
         watched = StudyProgress(store, "s").look().best
         assert watched is not None
         best = study_json(store, "s")["best"]
-        [kept] = [each["options"]["scale"] for each in [confirmation_config(store, "s", 1, 3).to_json()]]
+        [kept] = [data["options"]["scale"] for data in [confirmation_config(store, "s", 1, 3).to_json()]]
         return [[watched[0], best["return"]], *kept]
 
     (one, same), *scale = views()

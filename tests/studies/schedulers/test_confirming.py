@@ -375,7 +375,7 @@ def test_only_what_trained_as_long_in_the_search_claims_a_result(sqlite_url: str
         of = {trial["number"]: trial for trial in study_json(store, "s")["trials"]}
         tried = [(of[candidate.trial], candidate.claim) for candidate in view.candidates if candidate.trial is not None]
         assert {trial["epochs"] for trial, _ in tried} == {1, 3}
-        assert [claim for _, claim in tried] == [each["return"] if each["epochs"] == 3 else None for each, _ in tried]
+        assert [claim for _, claim in tried] == [row["return"] if row["epochs"] == 3 else None for row, _ in tried]
 
 
 def test_an_unfinished_confirmation_keeps_its_numbers(sqlite_url: str) -> None:
@@ -407,7 +407,7 @@ def test_a_further_confirmation_uses_no_seed_of_an_earlier_one(sqlite_url: str) 
     assert third["earlier"] == ["s:confirmation", "s:confirmation-2"]
     assert third["candidates"][0]["trial"] != again["candidates"][0]["trial"]
     of_each = [
-        {trial.attrs["seed"] for trial in study.store.trials(each["confirmation"])} for each in (first, again, third)
+        {trial.attrs["seed"] for trial in study.store.trials(view["confirmation"])} for view in (first, again, third)
     ]
     assert [len(seeds) for seeds in of_each] == [3 + 3, 3 + 4, 3 + 3]
     assert len(set.union(*of_each)) == 19

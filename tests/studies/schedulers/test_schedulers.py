@@ -28,7 +28,7 @@ def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: 
         work(sqlite_url, 3)
         assert bits(store) == undisturbed(config)
         view = study_json(store, "s")
-    expected = [(bracket, found.rung) for bracket, found in enumerate(brackets(config)) for _ in found.numbers]
+    expected = [(bracket, content.rung) for bracket, content in enumerate(brackets(config)) for _ in content.numbers]
     assert [(trial["bracket"], trial["rungs"][0]["rung"]) for trial in view["trials"]] == expected
     assert [trial["rung"] for trial in view["trials"]] == [trial["rungs"][-1]["rung"] for trial in view["trials"]]
 
@@ -155,7 +155,7 @@ def test_the_command_line_shows_brackets_and_rungs(
     assert study["scheduler"] == scheduler
     assert [rung["epochs"] for rung in study["progress"]] == [1, 2, 4]
     for rung, row in enumerate(study["progress"]):
-        here = [each for trial in output["trials"] for each in trial["rungs"] if each["rung"] == rung]
+        here = [result for trial in output["trials"] for result in trial["rungs"] if result["rung"] == rung]
         assert (row["rung"], row["done"], row["ready"], row["failed"]) == (rung, len(here), 0, 0)
     assert study["brackets"] == len({trial["bracket"] for trial in output["trials"]})
 

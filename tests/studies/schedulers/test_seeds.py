@@ -61,11 +61,13 @@ def test_configurations_are_scheduled_as_single_trials_are(scheduler: str) -> No
 
     (trials, segments), branches = simulate(config(scheduler, 1), random.Random(0), score)
     for seed in range(4):
-        (each, rows), born = simulate(config(scheduler), random.Random(seed), of_seed)
+        (replicates, rows), born = simulate(config(scheduler), random.Random(seed), of_seed)
         alone = [(row.number, row.rung, row.score) for row in segments.values()]
-        _, together = collapse(config(scheduler), each.values(), rows.values())
+        _, together = collapse(config(scheduler), replicates.values(), rows.values())
         assert sorted((row.number, row.rung, row.score) for row in together) == sorted(alone)
-        assert {number // 3: trial.state for number, trial in each.items()} == {n: t.state for n, t in trials.items()}
+        assert {number // 3: trial.state for number, trial in replicates.items()} == {
+            n: t.state for n, t in trials.items()
+        }
         expected = {(branch.number, branch.start.number) for branch in branches}
         assert {(branch.number // 3, branch.start.number // 3) for branch in born} == expected
         assert all(branch.number % 3 == branch.start.number % 3 for branch in born)

@@ -51,7 +51,7 @@ def test_leading_axes_are_resamples() -> None:
     many = np.random.default_rng(5).normal(size=(8, 5, 3))
     others = np.random.default_rng(6).normal(size=(8, 4, 3))
     for aggregate in (iqm, mean, median, optimality_gap):
-        assert aggregate(many).tolist() == [float(aggregate(each)) for each in many]
+        assert aggregate(many).tolist() == [float(aggregate(sample)) for sample in many]
     assert probability_of_improvement(many, others).tolist() == [
         float(probability_of_improvement(a, b)) for a, b in zip(many, others, strict=True)
     ]

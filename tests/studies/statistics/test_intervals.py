@@ -41,7 +41,7 @@ def test_bootstrap_intervals_contain_the_truth_as_often_as_said(runs: int, envir
         least, greatest = coverage(runs, environments)[name]
         samples = [random.normal(size=(runs, environments)) for _ in range(600)]  # the truth is 0
         result = [interval(statistic, sample, repetitions=300, seed=n) for n, sample in enumerate(samples)]
-        share = np.mean([each.low <= 0 <= each.high for each in result])
+        share = np.mean([ends.low <= 0 <= ends.high for ends in result])
         assert least - 0.05 < share < greatest + 0.05  # four standard errors
 
 
@@ -71,14 +71,14 @@ def test_an_interval_is_rliables_on_the_same_resamples(
     samples: tuple[Floats, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statistic = iqm if len(samples) == 1 else probability_of_improvement
-    kind = library.StratifiedBootstrap if len(samples) == 1 else library.StratifiedIndependentBootstrap
+    bootstrap = library.StratifiedBootstrap if len(samples) == 1 else library.StratifiedIndependentBootstrap
     np.random.seed(1)  # theirs is NumPy's global one
-    theirs = kind(*samples).conf_int(lambda *drawn: np.array([statistic(*drawn)]), reps=300, method="percentile")
+    theirs = bootstrap(*samples).conf_int(lambda *drawn: np.array([statistic(*drawn)]), reps=300, method="percentile")
 
     def same(arrays: Sequence[Floats], repetitions: int, seed: int) -> Iterator[list[Floats]]:
         np.random.seed(1)
-        for drawn, _ in kind(*arrays).bootstrap(repetitions):
-            yield [np.array(each)[None] for each in drawn]
+        for drawn, _ in bootstrap(*arrays).bootstrap(repetitions):
+            yield [np.array(sample)[None] for sample in drawn]
 
     monkeypatch.setattr(intervals, "resamples", same)
     ours = interval(statistic, *samples, repetitions=300)
@@ -179,8 +179,8 @@ def test_three_runs_among_others_alike_cover_a_skewed_mean() -> None:
     """Agents that fail one time in four, whose spread three runs alone often miss."""
     random, hits = np.random.default_rng(9), np.zeros(2)
     for _ in range(600):
-        own, *others = np.where(random.random((6, 3)) < 0.25, -200.0, 50 * random.gamma(2, 1, (6, 3))).tolist()
-        ends = [mean_interval(own)[1:], mean_interval(own, others)[1:]]
+        runs, *others = np.where(random.random((6, 3)) < 0.25, -200.0, 50 * random.gamma(2, 1, (6, 3))).tolist()
+        ends = [mean_interval(runs)[1:], mean_interval(runs, others)[1:]]
         hits += [low <= 0.25 * -200 + 0.75 * 100 <= high for low, high in ends]
     alone, together = hits / 600
     assert alone < 0.93 < 0.96 < together

@@ -30,7 +30,7 @@ def test_shares_and_pairs_of_a_known_function_lie_within_their_intervals() -> No
     [(one, other, share), *others] = result.pairs
     assert (one, other) == (1, 2)
     assert share.low <= 0.2 <= share.high
-    assert all(each.high < 0.02 for *_, each in others)
+    assert all(interval.high < 0.02 for *_, interval in others)
 
 
 def test_effects_are_the_function_of_each_column_alone() -> None:
@@ -72,7 +72,7 @@ def test_noise_has_no_clear_pair_and_few_rows_name_none() -> None:
 
 def test_many_configurations_are_resampled_together() -> None:
     few, many = (decomposed(*planted(rows)) for rows in (MOST_CLUSTERS, 4 * MOST_CLUSTERS))
-    widths = [found.shares[0].high - found.shares[0].low for found in (few, many)]
+    widths = [result.shares[0].high - result.shares[0].low for result in (few, many)]
     assert widths[1] == pytest.approx(widths[0] / 2, rel=0.4)  # four times as much is twice as exact
 
 

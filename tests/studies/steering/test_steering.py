@@ -192,7 +192,7 @@ def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys
         watched = StudyProgress(store, "s")
         assert watched.look().best[1] == first  # type: ignore[index]
         study.exclude(first, "a fault of the simulator")
-        assert [each.look().best[1] for each in (watched, StudyProgress(store, "s"))] == [second] * 2  # type: ignore[index]
+        assert [progress.look().best[1] for progress in (watched, StudyProgress(store, "s"))] == [second] * 2  # type: ignore[index]
         assert (study.best.number, study.front[0].number) == (second, second)
         assert summary_view(store, "s").to_json()["best"]["number"] == second
         assert first not in confirmation_config(store, "s", 2, 3).options["confirms"]["trials"]

@@ -75,7 +75,7 @@ def test_a_password_is_not_in_the_name_of_a_store(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "name", "kind", "message"),
+    ("query", "name", "error", "message"),
     [
         ("nonsense=1", "s", StoreError, 'invalid connection option "nonsense"; check the options of the URL'),
         ("sslmode=nonsense", "s", StoreUnreachable, "the server refuses: .*invalid sslmode value"),
@@ -83,11 +83,11 @@ def test_a_password_is_not_in_the_name_of_a_store(postgres_url: str) -> None:
     ],
 )
 def test_permanent_errors_of_postgresql_are_not_waited_for(
-    query: str, name: str, kind: type[StoreError], message: str, postgres_url: str
+    query: str, name: str, error: type[StoreError], message: str, postgres_url: str
 ) -> None:
     asked: list[str] = []
     policy = RetryPolicy(600, first=True, say=asked.append, stop=lambda: bool(asked))
-    with pytest.raises(kind, match=message), Store(f"{postgres_url}&{query}", retry=policy) as store:
+    with pytest.raises(error, match=message), Store(f"{postgres_url}&{query}", retry=policy) as store:
         store.study(name)
     assert asked == []
 

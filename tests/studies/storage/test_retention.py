@@ -26,8 +26,8 @@ def keeping(mode: str | None) -> Config:
     return replace(tiny(trials=3), options={} if mode is None else {"snapshots": mode})
 
 
-def results(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in ("trials", "segments")}
+def results(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: content[name] for name in ("trials", "segments")}
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def test_a_study_has_the_same_results_whatever_it_keeps(tmp_path: Any, mode: str
         metrics = {uid: dict(store.metrics(uid)) for uid in rows}
     if mode == "no":
         assert not any(rows.values())
-    for uid, found in rows.items():
+    for uid, checkpoints in rows.items():
         if mode == "1":
-            assert len(found) == 1
+            assert len(checkpoints) == 1
         if mode.startswith("best"):
             returns = {epoch: row["return"] for epoch, row in metrics[uid].items() if "return" in row}
-            assert max(returns, key=lambda epoch: (returns[epoch], -epoch)) in [row.epochs for row in found]
+            assert max(returns, key=lambda epoch: (returns[epoch], -epoch)) in [row.epochs for row in checkpoints]
 
 
 @pytest.mark.slow

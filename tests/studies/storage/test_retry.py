@@ -94,8 +94,8 @@ def test_pauses_grow_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         slept.append(seconds)
         clock[0] += seconds
 
-    own = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)  # other threads keep the clock that there is
-    monkeypatch.setattr(module, "time", own)
+    fake_time = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)  # other threads keep the clock that there is
+    monkeypatch.setattr(module, "time", fake_time)
     wait = Backoff(RetryPolicy(60))
     with pytest.raises(StoreLocked, match=r"waited for (58|59|60) s"):
         wait_for_ever(wait)

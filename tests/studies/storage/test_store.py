@@ -140,8 +140,8 @@ def test_events_tell_every_start_and_resume(store: Store, write: Writer) -> None
 
 def test_a_blob_is_stored_once_and_dropped_with_its_last_checkpoint(store: Store) -> None:
     a, b = store.open("a", IDENTITY), store.open("b", {})
-    shared, own = b"the same for both", b"of a alone"
-    names = {hashlib.sha256(data).hexdigest(): data for data in (shared, own)}
+    shared, private = b"the same for both", b"of a alone"
+    names = {hashlib.sha256(data).hexdigest(): data for data in (shared, private)}
     store.save([Write(a, 1, b"1", names), Write(b, 1, b"1", {hashlib.sha256(shared).hexdigest(): shared})])
     assert count(store, blob) == 2
     a.discard()
@@ -258,10 +258,10 @@ def test_a_digest_that_is_not_of_its_manifest_is_refused(store: Store) -> None:
 
 def test_writers_that_share_blobs_and_drop_them_do_not_hurt_each_other(url: str, write: Writer) -> None:
     def train(uid: str) -> None:
-        with Store(url, keep=Keep(latest=1)) as own:
-            with own.open(uid, IDENTITY) as lease:
+        with Store(url, keep=Keep(latest=1)) as store_of_writer:
+            with store_of_writer.open(uid, IDENTITY) as lease:
                 for epoch in range(1, 16):
-                    own.save([write(lease, epoch)])
+                    store_of_writer.save([write(lease, epoch)])
                     saved = lease.load()
                     assert saved is not None
                     assert saved.epochs == epoch

@@ -365,10 +365,10 @@ def test_an_old_policy_that_nothing_needs_is_deleted(url: str) -> None:
 
     def collected(store: Store) -> list[list[int]]:
         before = stored(store)
-        garbage = [each for each in gc(store, dry_run=False) if each.uid.startswith("policy/")]
-        assert sum(each.size for each in garbage) == before - stored(store)
+        garbage = [row for row in gc(store, dry_run=False) if row.uid.startswith("policy/")]
+        assert sum(row.size for row in garbage) == before - stored(store)
         assert check(store) == []
-        return [list(each.epochs) for each in garbage]
+        return [list(row.epochs) for row in garbage]
 
     with Store(url) as store:
         config = warmed(store, given())
@@ -379,7 +379,7 @@ def test_an_old_policy_that_nothing_needs_is_deleted(url: str) -> None:
         digest = warmed(store, given(1)).options["warm_start"]
         assert store.branch("branch", {"start": digest}, Start(policy_uid(digest), 0, digest))
         age(store)
-        assert [each.uid for each in gc(store, studies=["s"])] == []
+        assert [row.uid for row in gc(store, studies=["s"])] == []
         assert collected(store) == [[0]]  # of seed 2
         assert collected(store) == []
         assert Worker(store, "s").run()
@@ -427,7 +427,7 @@ def test_a_checkpoint_is_evaluated_and_its_policy_exported(sqlite_url: str, tmp_
     for name, epochs in {uid[:8]: 6, f"{uid}@best": best, f"{uid}@6": 6}.items():
         status, out, _ = cli("evaluate", name, "--storage", sqlite_url, "--json")
         assert status == 0
-        assert [json.loads(out)[each] for each in ("epochs", "return")] == [epochs, returns[epochs]]
+        assert [json.loads(out)[field] for field in ("epochs", "return")] == [epochs, returns[epochs]]
     file = tmp_path / "policies" / "best.safetensors"
     status, out, _ = cli("export-policy", f"{uid}@best", str(file), "--storage", sqlite_url, "--json")
     assert status == 0

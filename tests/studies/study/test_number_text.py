@@ -32,7 +32,7 @@ def test_results_have_as_many_digits_as_tell_them_apart(results: list[float | No
 
 
 def test_a_single_result_has_three_digits() -> None:
-    assert [in_digits_alone(each) for each in (0.15, 148.8, 21.25, 1234.4)] == ["0.150", "148.8", "21.2", "1,234"]
+    assert [in_digits_alone(result) for result in (0.15, 148.8, 21.25, 1234.4)] == ["0.150", "148.8", "21.2", "1,234"]
 
 
 def test_a_share_is_all_or_nothing_only_if_it_is() -> None:

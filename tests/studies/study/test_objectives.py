@@ -136,15 +136,15 @@ def test_an_objective_is_a_finite_number(monkeypatch: pytest.MonkeyPatch) -> Non
     env = EnvSpec("own_envs:Search-v0", info={"cost": "sum", "never": "last"})
     task = load("ppo")(env).init(**unflatten(TINY))
 
-    def found(name: str, own: float = 1.0) -> float:
-        return measure([name], task, own, lambda: task)[name]
+    def measured(name: str, result: float = 1.0) -> float:
+        return measure([name], task, result, lambda: task)[name]
 
-    assert found("return") == 1.0
-    assert found("evaluated.info.cost") == pytest.approx(statistics.fmean(task.measure()["info.cost"]))
+    assert measured("return") == 1.0
+    assert measured("evaluated.info.cost") == pytest.approx(statistics.fmean(task.measure()["info.cost"]))
     with pytest.raises(Unmeasured, match=r"measured in evaluation, but own_envs:Search-v0 gave no info\.never there"):
-        found("evaluated.info.never")
+        measured("evaluated.info.never")
     with pytest.raises(Unmeasured, match="an objective is a finite number, but return became inf"):
-        found("return", math.inf)
+        measured("return", math.inf)
     assert mean_of_known([math.nan, 1.0, 3.0]) == 2.0
     assert mean_of_known([math.nan]) is mean_of_known([]) is None
 

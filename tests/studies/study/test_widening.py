@@ -32,7 +32,7 @@ def config_of(env: str = "MountainCar-v0", task: str = "ppo", **options: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("found", "sparse"),
+    ("changes", "sparse"),
     [
         ({}, True),
         ({"random": [0.0] * 9 + [1.0]}, True),
@@ -43,9 +43,9 @@ def config_of(env: str = "MountainCar-v0", task: str = "ppo", **options: Any) ->
     ],
 )
 def test_rewards_are_sparse_where_nine_of_ten_returns_of_random_actions_are_equal(
-    found: dict[str, Any], sparse: bool
+    changes: dict[str, Any], sparse: bool
 ) -> None:
-    assert is_sparse({**PROBE, **found}) == sparse
+    assert is_sparse({**PROBE, **changes}) == sparse
 
 
 def test_curiosity_is_searched_rarely_where_rewards_are_sparse() -> None:

@@ -141,8 +141,8 @@ def test_a_task_is_deleted_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> N
             delete(store, uid, dry_run=False)
         with store.open(branch, None), pytest.raises(StillNeeded, match=f"task {branch} is held by one; end its"):
             delete(store, branch, dry_run=False)
-        for each in (branch, uid):
-            delete(store, each[:8], dry_run=False)
+        for task_uid in (branch, uid):
+            delete(store, task_uid[:8], dry_run=False)
             assert check(store) == []
         assert store.tasks() == []
         with pytest.raises(ValueError, match=r"no task of .* begins with 'nothing'"):

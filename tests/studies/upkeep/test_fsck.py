@@ -136,8 +136,8 @@ def bad_config(store: Store) -> None:
 
 
 def change_segment(number: int, at: int, /, **values: Any) -> Break:
-    where = (segment.c.number == number) & (segment.c.rung == at)
-    return lambda store: execute(store, segment.update().where(where).values(**values))
+    condition = (segment.c.number == number) & (segment.c.rung == at)
+    return lambda store: execute(store, segment.update().where(condition).values(**values))
 
 
 def change_trial(number: int, **values: Any) -> Break:
@@ -214,7 +214,7 @@ def test_damage_is_found_and_repaired_only_on_request(filled: Store, break_: Bre
     assert [repair.note for repair in repairs if not repair.done] == []
     left = check(filled)
     assert {finding.kind for finding in left} <= {law for law in LAWS if not LAWS[law].repair}
-    if all(LAWS[kind].repair for kind in kinds):
+    if all(LAWS[law_name].repair for law_name in kinds):
         assert left == []
 
 
@@ -282,7 +282,7 @@ def test_a_process_that_wakes_up_after_a_repair_is_refused(filled: Store) -> Non
 
     lease = filled.open(uid(2), {"task": "ppo", "number": 2})
     execute(filled, task.update().where(task.c.uid == uid(2)).values(lease_owner=sample.dead_owner()))
-    assert [each.done for each in repair(filled, check(filled))] == [True]
+    assert [result.done for result in repair(filled, check(filled))] == [True]
     with pytest.raises(LeaseLost):
         sample.save(filled, lease, 2, 4)
 

@@ -46,7 +46,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_go(filled: Store) -> None
     before, size = epochs(filled), stored(filled)
     planned = gc(filled)
     assert (epochs(filled), stored(filled)) == (before, size)
-    assert {each.uid: list(each.epochs) for each in planned} == {
+    assert {row.uid: list(row.epochs) for row in planned} == {
         COMPLETE: [1],
         FAILED: [1, 2, 3],
         RUNNING: [1],
@@ -54,7 +54,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_go(filled: Store) -> None
     }
     dropped = gc(filled, dry_run=False)
     assert dropped == planned
-    assert sum(each.size for each in dropped) == size - stored(filled)
+    assert sum(row.size for row in dropped) == size - stored(filled)
     assert gc(filled) == []
 
 
@@ -68,7 +68,7 @@ def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
 def test_gc_numbers_trials_with_several_seeds_as_the_command_trials_does(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         rekindle.tune("surrogate", study="s", trials=2, seeds=2, epochs=1, storage=store, progress=False)
-        numbers = sorted(number for each in gc(store, GcRules(finished=None)) for _, number, _ in each.trials)
+        numbers = sorted(number for row in gc(store, GcRules(finished=None)) for _, number, _ in row.trials)
     assert numbers == [0, 0, 1, 1]
 
 
@@ -96,7 +96,7 @@ def test_shared_checkpoints_stay_as_long_as_one_trial_needs_them(filled: Store) 
 def test_a_blob_that_others_name_is_neither_counted_nor_dropped(filled: Store) -> None:
     with filled.open("twin", {"twin": True}) as lease:
         sample.save(filled, lease, 1, 3)  # the same state as that of the failed trial
-    [failed] = [each for each in gc(filled) if each.uid == FAILED]
+    [failed] = [removal for removal in gc(filled) if removal.uid == FAILED]
     size = stored(filled)
     gc(filled, dry_run=False)
     assert filled.load("twin") is not None
@@ -117,7 +117,7 @@ def test_the_state_that_a_branch_starts_from_is_kept(filled: Store) -> None:
 
 def test_leases_of_a_living_process_are_left_alone(filled: Store) -> None:
     sample.hold(filled, FAILED, "elsewhere:boot:1:1", 60)
-    assert FAILED not in {each.uid for each in gc(filled, dry_run=False)}
+    assert FAILED not in {row.uid for row in gc(filled, dry_run=False)}
     assert epochs(filled)[FAILED] == [1, 2, 3]
 
 

@@ -65,8 +65,8 @@ def content(store: Store) -> Any:
         json.dumps({uid: store.metrics(uid) for uid in uids}),  # NaN is not itself
         {uid: store.events(uid) for uid in uids},
         {
-            each: saved and {name: saved.fetch(name) for name in store.checkpoints(each)[-1].blobs}
-            for each, saved in states.items()
+            key: saved and {name: saved.fetch(name) for name in store.checkpoints(key)[-1].blobs}
+            for key, saved in states.items()
         },
     )
 

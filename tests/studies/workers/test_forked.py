@@ -135,9 +135,9 @@ def test_children_of_an_ended_process_are_not_waited_for(
     assert process.status == 0, list(process.last_words)
     left = [psutil.Process(int(pid)) for pid in (tmp_path / "left").read_text().split()]
     assert left
-    for each in left:
-        assert each.status() != psutil.STATUS_ZOMBIE  # it still runs, and may write to the pipe that is read here
-        each.kill()
+    for child in left:
+        assert child.status() != psutil.STATUS_ZOMBIE  # it still runs, and may write to the pipe that is read here
+        child.kill()
 
 
 @pytest.mark.slow

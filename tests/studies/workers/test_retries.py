@@ -54,8 +54,8 @@ gym.register("Flaky-v0", entry_point=Flaky, max_episode_steps=500)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, policy in RETRY_RULES.items():
-        monkeypatch.setitem(RETRY_RULES, kind, replace(policy, pause=0.0))  # type: ignore[index]
+    for failure_kind, policy in RETRY_RULES.items():
+        monkeypatch.setitem(RETRY_RULES, failure_kind, replace(policy, pause=0.0))  # type: ignore[index]
     monkeypatch.setattr(Flaky, "crashes", [], raising=False)
 
 
@@ -82,7 +82,7 @@ def of_trial(learner: Any, params: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "times"),
+    ("error", "failure_kind", "times"),
     [
         pytest.param(ValueError("the simulator is upset"), "environment", 2, marks=pytest.mark.slow),
         (MemoryError("no memory"), "memory", 3),
@@ -92,7 +92,7 @@ def of_trial(learner: Any, params: dict[str, Any]) -> bool:
     ids=lambda value: str(value)[:12],
 )
 def test_a_transient_failure_is_retried_and_changes_no_result(
-    sqlite_url: str, error: BaseException, kind: str, times: int
+    sqlite_url: str, error: BaseException, failure_kind: str, times: int
 ) -> None:
     whole = undisturbed(flaky())
     Flaky.crashes = [error] * times
@@ -101,7 +101,7 @@ def test_a_transient_failure_is_retried_and_changes_no_result(
     with Store(sqlite_url) as store:
         notes = failed(store)
         assert [(note["kind"], note["retry"], note["alone"], note["epochs"]) for note in notes] == [
-            (kind, True, True, 0)
+            (failure_kind, True, True, 0)
         ] * times
         assert all("in step" in note["report"] for note in notes)
         assert check(store) == []
@@ -158,7 +158,7 @@ def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyP
 
 def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_return(*arguments: Any) -> list[Evaluated]:
-        return [each._replace(value=math.nan) for each in evaluate_within(*arguments)]
+        return [evaluation._replace(value=math.nan) for evaluation in evaluate_within(*arguments)]
 
     monkeypatch.setattr(training, "evaluate_within", without_return)
     result = run(sqlite_url, tiny(3))

@@ -75,7 +75,7 @@ def test_the_turns_of_many_pieces_keep_the_shares() -> None:
     for _ in range(1500):
         name = in_turn(work[-500:], weights)[0]
         work.append(Work(name, seconds[name], False))
-    had = {name: sum(each.seconds for each in work if each.study == name) for name in weights}
+    had = {name: sum(piece.seconds for piece in work if piece.study == name) for name in weights}
     shares = {name: had[name] / sum(had.values()) for name in weights}
     assert shares == pytest.approx({"a": 3 / 4.5, "b": 1 / 4.5, "c": 0.5 / 4.5}, rel=0.05)
 
@@ -85,9 +85,9 @@ def test_two_workers_share_their_epochs_by_weight(sqlite_url: str) -> None:
         begin(store)
 
         def one() -> None:
-            with Store(sqlite_url) as own:
-                enough = lambda: sum(task.epochs for task in own.tasks()) >= 100  # noqa: E731
-                assert not sharing_worker(own, [], lambda study, text: None, workers=2000).run(enough)
+            with Store(sqlite_url) as worker_store:
+                enough = lambda: sum(task.epochs for task in worker_store.tasks()) >= 100  # noqa: E731
+                assert not sharing_worker(worker_store, [], lambda study, text: None, workers=2000).run(enough)
 
         threads = [threading.Thread(target=one) for _ in range(2)]
         for thread in threads:

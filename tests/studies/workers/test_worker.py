@@ -249,10 +249,10 @@ def test_a_part_of_the_next_epoch_changes_no_result(
             fit_task(store.task(task.uid), 1, Console(file=io.StringIO()))
 
 
-@pytest.mark.parametrize(("damaged", "kind"), [(2, "discarded"), (1, "damaged")])  # all of two, and the newest
+@pytest.mark.parametrize(("damaged", "event_kind"), [(2, "discarded"), (1, "damaged")])  # all of two, and the newest
 @pytest.mark.slow
 def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_when_allowed(
-    sqlite_url: str, damaged: int, kind: str
+    sqlite_url: str, damaged: int, event_kind: str
 ) -> None:
     config = tiny()
     with Store(sqlite_url) as store:
@@ -270,7 +270,7 @@ def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_wh
             Worker(store, "s").run()
         assert [store.trials("s")[row.number].uid for row in store.segments("s") if row.state == "ready"] == [uid]
         assert Worker(store, "s", use_previous=True).run()
-        assert any(event.kind == kind for event in store.events(uid))
+        assert any(event.kind == event_kind for event in store.events(uid))
         assert bits(store) == undisturbed(config)
 
 
@@ -286,8 +286,8 @@ TINY_NESTED = {name: value for name, value in TINY.items() if "." not in name} |
 }
 
 
-def trial_epochs(found: dict[str, Any]) -> dict[int, int]:
-    return {row.number: row.epochs for row in found["segments"]}  # the last one counts
+def trial_epochs(content: dict[str, Any]) -> dict[int, int]:
+    return {row.number: row.epochs for row in content["segments"]}  # the last one counts
 
 
 def count_epochs(monkeypatch: pytest.MonkeyPatch, note: Callable[[PPOLearner], None]) -> None:

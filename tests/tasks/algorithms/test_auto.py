@@ -30,8 +30,8 @@ def test_algorithms_are_those_that_fit_the_environment(env: str, names: tuple[st
     assert auto.algorithms_in(EnvSpec.of(env)) == names
     assert tuple(space) == ("algorithm", *names)
     for name in names:
-        own, declared = space.validate({"algorithm": name}), load(name).learner.space_in(EnvSpec.of(env))
-        assert own == {"algorithm": name, name: declared.defaults()}
+        defaults, declared = space.validate({"algorithm": name}), load(name).learner.space_in(EnvSpec.of(env))
+        assert defaults == {"algorithm": name, name: declared.defaults()}
 
 
 def test_an_environment_in_which_none_learns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,15 +45,15 @@ def test_an_environment_in_which_none_learns_is_refused(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", DISCRETE)
 def test_a_trial_is_the_task_of_its_algorithm(name: str) -> None:
     config = study_config(load("auto"), "CartPole-v1", fixed=FIXED, trials=7, epochs="1", seed=5)
-    assert [each["algorithm"] for each in config.options["known"]] == list(DISCRETE)
-    [known] = [each for each in config.options["known"] if each["algorithm"] == name]
+    assert [first["algorithm"] for first in config.options["known"]] == list(DISCRETE)
+    [known] = [first for first in config.options["known"] if first["algorithm"] == name]
     values = {**config.fixed, **known}
     trial = config.make_task(load("auto"), values, None)
-    own = {path.removeprefix(f"{name}."): value for path, value in known.items() if path.startswith(f"{name}.")}
+    settings = {path.removeprefix(f"{name}."): value for path, value in known.items() if path.startswith(f"{name}.")}
     task = load(name)("CartPole-v1", seed=5).init(**OWN[name])
     assert type(trial) is load(name)
     assert trial.uid == task.uid == config.identity(load("auto"), values).uid
-    assert flatten(trial.identity.hyperparameters).items() >= own.items()
+    assert flatten(trial.identity.hyperparameters).items() >= settings.items()
     assert trial.fit(1) == task.fit(1)
     assert trial.digest == task.digest
 
@@ -73,5 +73,5 @@ def test_a_population_has_one_algorithm() -> None:
 def test_a_prior_limits_the_algorithms() -> None:
     config = study_config(load("auto"), "CartPole-v1", priors={"algorithm": "choices(['dqn', 'ppo'])"})
     assert {name.partition(".")[0] for name in config.open} == {"algorithm", "ppo", "dqn"}
-    assert [each["algorithm"] for each in config.options["known"]] == ["ppo", "dqn"]
+    assert [first["algorithm"] for first in config.options["known"]] == ["ppo", "dqn"]
     assert np.isin([config.searched.sample(seed)["algorithm"] for seed in range(20)], ["ppo", "dqn"]).all()

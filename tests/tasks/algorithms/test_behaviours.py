@@ -216,10 +216,10 @@ def test_a_contest_goes_through_teams_and_opponents() -> None:
     act = contest.actor(8, True, lambda purpose: streams.keys([0], purpose))
     # the policy plays the deer in every other episode, and each opponent in turn plays it in the others
     assert act(np.zeros((1, 8, 2))).tolist() == [[1, 0, 2, 0, 1, 0, 2, 0]]
-    own = {f"returns.{agent}": np.arange(8.0)[None] + k for k, agent in enumerate(roster.agents)}
+    agent_returns = {f"returns.{agent}": np.arange(8.0)[None] + k for k, agent in enumerate(roster.agents)}
     returns, info = contest.credited(
         np.zeros((1, 8)),
-        own | {f"return.{name}": np.zeros((1, 8)) for name in teams} | {"return.hunter": np.zeros((1, 8))},
+        agent_returns | {f"return.{name}": np.zeros((1, 8)) for name in teams} | {"return.hunter": np.zeros((1, 8))},
     )
     assert returns.tolist() == [[0.5, 3, 2.5, 5, 4.5, 7, 6.5, 9]]  # the mean of both hunters, the deer, and so on
     assert info["return_against.2"][0, 2:4].tolist() == [2.5, 5]
@@ -263,8 +263,8 @@ def test_a_player_acts_and_does_not_learn(player: str, deer: str) -> None:
     assert len(whole.measure(3)["info.return.deer"]) == 3
     if player == "file":
         seen = {"deer_0": np.array([3.0, 2.0], np.float32)}
-        own = Behaviours(HUNT, seed=7).init(**SMALL)
-        assert whole.act(seen).keys() == own.act(seen).keys() == {"deer_0"}
+        task = Behaviours(HUNT, seed=7).init(**SMALL)
+        assert whole.act(seen).keys() == task.act(seen).keys() == {"deer_0"}
 
 
 def test_a_player_explores_as_when_it_was_saved(tmp_path: Path) -> None:
@@ -489,9 +489,9 @@ gym.register("LoneHunter-v0", LoneHunter)
 
 
 def test_one_agent_learns_as_in_a_plain_environment() -> None:
-    own = {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2}
-    several = Behaviours("pettingzoo/hunt_env:Lone", seed=3).init(epoch_steps=64, num_envs=2, hunter=own)
-    alone = PPO("LoneHunter-v0", seed=3).init(epoch_steps=64, num_envs=2, **own)
+    settings = {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2}
+    several = Behaviours("pettingzoo/hunt_env:Lone", seed=3).init(epoch_steps=64, num_envs=2, hunter=settings)
+    alone = PPO("LoneHunter-v0", seed=3).init(epoch_steps=64, num_envs=2, **settings)
     for task in (several, alone):
         task.fit(2)
     assert several.metrics["policy_loss.hunter"] == alone.metrics["policy_loss"]

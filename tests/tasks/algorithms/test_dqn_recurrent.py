@@ -57,11 +57,11 @@ def test_values_of_a_batch_are_those_of_acting_through_it(burn_in: int) -> None:
     _, batch = made.draw()
     with torch.no_grad():
         values = policy.of_batch(batch, double=True)
-        state, each = batch["memory"], []
+        state, in_time = batch["memory"], []
         for t in range(batch["obs"].shape[2]):
             features, state = policy.remembered(batch["obs"][:, :, t], state * (1 - batch["begins"][:, :, t, None]))
-            each.append(policy.acting_values(features))
-    q = torch.stack(each, 2)  # (P, B, T, actions)
+            in_time.append(policy.acting_values(features))
+    q = torch.stack(in_time, 2)  # (P, B, T, actions)
     learned = q[:, :, burn_in : burn_in + 4].flatten(1, 2)
     torch.testing.assert_close(values.q, learned, atol=1e-5, rtol=1e-5)
     assert values.online is not None

@@ -35,12 +35,13 @@ OWN: list[dict[str, Any]] = [{}, {"gamma": 0.9, "optimizer.lr": 0.01}, {"target_
 
 
 def learner_of(
-    values: dict[str, Any], members: int = 3, kind: type[DQNLearner] = DQNLearner, env: str = "CartPole-v1"
+    values: dict[str, Any], members: int = 3, learner_class: type[DQNLearner] = DQNLearner, env: str = "CartPole-v1"
 ) -> Any:
     tasks = [
-        DQN(env, seed=seed).init(**unflatten({**SMALL, **values, **own})) for seed, own in enumerate(OWN[:members])
+        DQN(env, seed=seed).init(**unflatten({**SMALL, **values, **changes}))
+        for seed, changes in enumerate(OWN[:members])
     ]
-    return kind(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
+    return learner_class(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
 
 
 def trained(learner: Any) -> dict[str, Tensor]:
@@ -70,10 +71,10 @@ def unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
 @pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_has_the_same_bits_on_batches_that_are_given(case: str, env: str) -> None:
-    own, plain = learner_of(CASES[case], env=env), learner_of(CASES[case], env=env)
-    assert own.steps.gathers
+    compiled, plain = learner_of(CASES[case], env=env), learner_of(CASES[case], env=env)
+    assert compiled.steps.gathers
     plain.steps.gathers = False
-    result = trained(own)
+    result = trained(compiled)
     assert any(name.startswith("grad_norm.q") for name in result)
     assert unequal(result, trained(plain)) == []
 

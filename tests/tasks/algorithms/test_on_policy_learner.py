@@ -31,10 +31,10 @@ def batch_of(learner: Any, number: int) -> Any:
 
 def taken(case: str, active: torch.Tensor | None, singly: bool) -> dict[str, torch.Tensor]:
     """Takes the steps of two updates; returns all that they leave behind."""
-    kind, env, values = CASES[case]
-    stopping = [{} if kind is A2C or "target_kl" in values else {"target_kl": limit} for limit in LIMITS]
-    tasks = [kind(env, seed=seed).init(**{**SIZE, **values, **more}) for seed, more in enumerate(stopping)]
-    learner: Any = kind.learner(tasks[0].env, range(len(tasks)), [task.hyperparameters or {} for task in tasks])
+    task_class, env, values = CASES[case]
+    stopping = [{} if task_class is A2C or "target_kl" in values else {"target_kl": limit} for limit in LIMITS]
+    tasks = [task_class(env, seed=seed).init(**{**SIZE, **values, **more}) for seed, more in enumerate(stopping)]
+    learner: Any = task_class.learner(tasks[0].env, range(len(tasks)), [task.hyperparameters or {} for task in tasks])
     left: dict[str, torch.Tensor] = {}
     rates = torch.full((len(tasks), 1), 0.01)
     assert isinstance(learner.steps, KernelSteps)
@@ -86,8 +86,8 @@ class Stated(PPOLearner):
 def test_kernels_take_no_steps_for_a_loss_that_a_subclass_has_replaced() -> None:
     task = PPO("CartPole-v1", seed=0).init(**SIZE, target_kl=None)
     moved = []
-    for kind in (PPOLearner, Frozen):
-        learner: Any = kind(task.env, [0], [task.hyperparameters or {}])
+    for learner_class in (PPOLearner, Frozen):
+        learner: Any = learner_class(task.env, [0], [task.hyperparameters or {}])
         before = learner.policy.parameters.vector.clone()
         learner.iterate()
         moved.append(not torch.equal(before, learner.policy.parameters.vector))
@@ -96,7 +96,9 @@ def test_kernels_take_no_steps_for_a_loss_that_a_subclass_has_replaced() -> None
 
 def test_a_class_that_overrides_the_loss_has_no_kernel_unless_it_gives_one() -> None:
     task = PPO("CartPole-v1", seed=0).init(**SIZE)
-    learners: list[Any] = [kind(task.env, [0], [task.hyperparameters or {}]) for kind in (PPOLearner, Frozen, Stated)]
+    learners: list[Any] = [
+        learner_class(task.env, [0], [task.hyperparameters or {}]) for learner_class in (PPOLearner, Frozen, Stated)
+    ]
     assert [learner.kernel() is not None for learner in learners] == [True, False, True]
 
 

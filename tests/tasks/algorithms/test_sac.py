@@ -373,8 +373,8 @@ class TestLearning:
         made, old_critics, old_actor = learner(**rates), learner(**{**rates, "critic_lr": 0.0}), learner(**rates)
         batch, target = batch_of(made), made.policy.target_vector.clone()
         old_actor.hp.optimizer.lr = torch.zeros(2, 1)
-        for each in (made, old_critics, old_actor):
-            each.update(batch)
+        for copy in (made, old_critics, old_actor):
+            copy.update(batch)
         for mine, theirs in zip(made.policy.actor_vector, old_critics.policy.actor_vector, strict=True):
             assert not torch.equal(mine, theirs)  # the actor sees the critics after their step
         assert not torch.equal(made.policy.actor_vector, old_actor.policy.actor_vector)
@@ -472,8 +472,8 @@ class TestRefusals:
         task.fit(1)
         assert task.metrics["updates"] == 0
         resumed.load_state_dict(task.state_dict())
-        for each in (task, resumed):
-            each.fit(2)
+        for training in (task, resumed):
+            training.fit(2)
         assert task.metrics["updates"] > 0
         assert resumed.digest == task.digest
 

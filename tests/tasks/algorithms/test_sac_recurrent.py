@@ -78,10 +78,10 @@ def learner(env: Any = MASKED, members: int = 2, filled: bool = True, **changes:
 KINDS = ["lstm", "gru"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> None:
+@pytest.mark.parametrize("cell", KINDS)
+def test_learning_goes_through_what_was_remembered_while_acting(cell: str) -> None:
     made = learner(
-        **{"model.memory": kind, "num_envs": 3, "buffer_size": 600, "learning_starts": 540, "epoch_steps": 600}
+        **{"model.memory": cell, "num_envs": 3, "buffer_size": 600, "learning_starts": 540, "epoch_steps": 600}
     )
     sequences, networks = made.sequences, made.policy
     _, batch = made.draw()
@@ -126,12 +126,12 @@ def test_a_memory_ends_with_its_episode() -> None:
     assert not made.rewards.returns.any()
 
 
-def changed(batch: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
+def changed(batch: dict[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
     """The batch with other rewards, discounts and actions at these rows (P, R)."""
     other = {name: batch[name].clone() for name in batch}
-    other["reward"][where] = 1e3
-    other["discount"][where] = 7.0
-    other["action"][where] = 1 - other["action"][where]
+    other["reward"][mask] = 1e3
+    other["discount"][mask] = 7.0
+    other["action"][mask] = 1 - other["action"][mask]
     return other
 
 
@@ -176,10 +176,10 @@ def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, 
     return core(tensors, obs[:, :, first:], begins[..., first:], state)[..., : made.policy.width]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cell", KINDS)
 @pytest.mark.parametrize("changes", [{"model.burn_in": 0}, {"n_step": 3}])
-def test_the_policys_gradient_is_autograds_through_time(kind: str, changes: dict[str, Any]) -> None:
-    made = learner(**{"model.memory": kind, "num_envs": 2, **changes})
+def test_the_policys_gradient_is_autograds_through_time(cell: str, changes: dict[str, Any]) -> None:
+    made = learner(**{"model.memory": cell, "num_envs": 2, **changes})
     policy = made.policy
     _, batch = made.draw()
     outputs, later = policy.outputs_of(batch)

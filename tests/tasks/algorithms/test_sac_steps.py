@@ -46,12 +46,16 @@ OWN: list[dict[str, Any]] = [{}, {"gamma": 0.9, "optimizer.lr": 0.01}, {"tau": 0
 
 
 def learner_of(
-    values: dict[str, Any], members: int = 3, kind: type[SACLearner] = SACLearner, env: str | EnvSpec = "Pendulum-v1"
+    values: dict[str, Any],
+    members: int = 3,
+    learner_class: type[SACLearner] = SACLearner,
+    env: str | EnvSpec = "Pendulum-v1",
 ) -> Any:
     tasks = [
-        SAC(env, seed=seed).init(**unflatten({**SMALL, **values, **own})) for seed, own in enumerate(OWN[:members])
+        SAC(env, seed=seed).init(**unflatten({**SMALL, **values, **changes}))
+        for seed, changes in enumerate(OWN[:members])
     ]
-    return kind(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
+    return learner_class(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
 
 
 def trained(learner: Any) -> dict[str, Tensor]:
@@ -76,19 +80,19 @@ def trained(learner: Any) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_has_the_same_bits_on_batches_that_are_given(case: str) -> None:
-    own, plain = learner_of(CASES[case]), learner_of(CASES[case])
-    assert own.steps.gathers
+    compiled, plain = learner_of(CASES[case]), learner_of(CASES[case])
+    assert compiled.steps.gathers
     plain.steps.gathers = False
-    result = trained(own)
+    result = trained(compiled)
     assert any(name.startswith("grad_norm.critic") for name in result)
     assert unequal(result, trained(plain)) == []
 
 
 def test_a_soft_step_takes_observations_of_one_number() -> None:
     env = EnvSpec.of({"id": "Pendulum-v1", "wrappers": [{"entry_point": "test_sac_steps:SpeedAlone"}]})
-    own, plain = learner_of({}, env=env), learner_of({}, env=env)
+    compiled, plain = learner_of({}, env=env), learner_of({}, env=env)
     plain.steps.gathers = False
-    assert unequal(trained(own), trained(plain)) == []
+    assert unequal(trained(compiled), trained(plain)) == []
 
 
 def test_a_members_soft_steps_do_not_depend_on_its_cohort() -> None:

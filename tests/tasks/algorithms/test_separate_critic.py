@@ -143,7 +143,7 @@ def test_the_critics_gradient_is_clipped_by_a_norm_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "factors"),
+    ("schedule", "factors"),
     [
         ({}, [0.75, 0.5]),  # the policy's
         ({"name": "constant"}, [1, 1]),
@@ -152,9 +152,9 @@ def test_the_critics_gradient_is_clipped_by_a_norm_of_its_own() -> None:
         ({"name": "piecewise", "points": [[0, 0], [512, 2]]}, [1, 2]),
     ],
 )
-def test_the_critics_learning_rate_has_a_schedule_of_its_own(own: dict[str, Any], factors: list[float]) -> None:
+def test_the_critics_learning_rate_has_a_schedule_of_its_own(schedule: dict[str, Any], factors: list[float]) -> None:
     plan = {"name": "linear", "horizon": 1024}
-    learner = built(critic={"name": "separate", "lr": 1e-3, "lr_schedule": own}, lr_schedule=plan)
+    learner = built(critic={"name": "separate", "lr": 1e-3, "lr_schedule": schedule}, lr_schedule=plan)
     for factor in factors:  # after 256 environment steps each
         learner.iterate()
         torch.testing.assert_close(learner.critic.learning_rate(learner.env_steps), torch.full((2, 1), 1e-3 * factor))

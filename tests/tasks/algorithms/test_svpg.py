@@ -167,15 +167,15 @@ def test_policies_are_coupled_within_a_trial_and_critics_are_not() -> None:
     learner: Any = SVPGLearner(tasks[0].env, [0, 1], [task.hyperparameters or {} for task in tasks])
     parameters = learner.particles.policy.parameters
     parameters.vector += torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(0))
-    own = torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(1))
-    coupled = learner.mix_gradients(own.clone())
+    vectors = torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(1))
+    coupled = learner.mix_gradients(vectors.clone())
     place, policies, gradients, result = 0, [], [], []
     for name, view in parameters.views.items():
         columns = slice(place, place := place + view[0].numel())
         if name.startswith("critic."):
-            assert torch.equal(coupled[:, columns], own[:, columns])
+            assert torch.equal(coupled[:, columns], vectors[:, columns])
         else:
-            for parts, vector in ((policies, parameters.vector), (gradients, own), (result, coupled)):
+            for parts, vector in ((policies, parameters.vector), (gradients, vectors), (result, coupled)):
                 parts.append(vector[:, columns])
     stacked = [torch.cat(parts, 1).unflatten(0, (2, 3)) for parts in (policies, gradients, result)]
     torch.testing.assert_close(stacked[2], stein_gradient(stacked[0], stacked[1], 5.0))
@@ -271,9 +271,9 @@ def test_the_loss_of_a_batch_is_the_mean_of_the_particles() -> None:
     batch |= {name: torch.linspace(-1, 1, 6) for name in ("log_probs", "values", "advantages", "returns")}
     losses = task.eval_loss(batch)
     alone = [A2C("CartPole-v1", warm_start=task.policy(j)).init(num_envs=3).eval_loss(batch) for j in range(3)]
-    assert len({each["policy_loss"] for each in alone}) == 3
+    assert len({report["policy_loss"] for report in alone}) == 3
     for name in ("policy_loss", "value_loss", "entropy"):
-        assert losses[name] == pytest.approx(sum(each[name] for each in alone) / 3)
+        assert losses[name] == pytest.approx(sum(report[name] for report in alone) / 3)
 
 
 def test_bad_input_is_refused_before_any_training() -> None:

@@ -34,9 +34,9 @@ def write(tmp_path: Path) -> Write:
 
 def test_epochs_walk_along_the_row_of_the_hyperparameters_and_the_column_of_the_seed(write: Write) -> None:
     table = write()
-    for row, (lr, kind) in enumerate(zip(LR, KIND, strict=True)):
+    for row, (lr, optimizer) in enumerate(zip(LR, KIND, strict=True)):
         for seed in (0, 1, 2):
-            task = Tabular(table, seed=seed).init(lr=lr, kind=kind)
+            task = Tabular(table, seed=seed).init(lr=lr, kind=optimizer)
             assert task.evaluate() == CURVES[row, seed % 2, 0]
             task.fit(3)
             assert [metrics["episode_return"] for _, metrics in task.history] == CURVES[row, seed % 2, 1:].tolist()

@@ -134,8 +134,8 @@ def test_no_signal_within_an_epoch_changes_what_is_kept(
             signal.raise_signal(signal.SIGTERM)
         return iterate(learner)
 
-    def trained(where: Store) -> PPO:
-        return PPO("CartPole-v1", seed=1, storage=where, snapshots=mode).init(**{**SMALL, "epoch_steps": 96})
+    def trained(storage: Store) -> PPO:
+        return PPO("CartPole-v1", seed=1, storage=storage, snapshots=mode).init(**{**SMALL, "epoch_steps": 96})
 
     monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", 1e9)  # at every epoch's end
     with Store(f"sqlite:///{tmp_path / 'whole.db'}") as whole:
@@ -195,17 +195,18 @@ def test_the_untrained_agent_is_kept_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "env", "values"), [(DQN, "CartPole-v1", {"replay": {"name": "prioritized"}}), (SAC, "Pendulum-v1", MEMORY)]
+    ("task_class", "env", "values"),
+    [(DQN, "CartPole-v1", {"replay": {"name": "prioritized"}}), (SAC, "Pendulum-v1", MEMORY)],
 )
 def test_a_checkpoint_without_its_replay_memory_fills_it_again_and_says_so(
-    store: Store, kind: Any, env: str, values: dict[str, Any]
+    store: Store, task_class: Any, env: str, values: dict[str, Any]
 ) -> None:
     def made(storage: Store | None, mode: str | None) -> Any:
-        return kind(env, storage=storage, snapshots=mode).init(**{**OFF, **values})
+        return task_class(env, storage=storage, snapshots=mode).init(**{**OFF, **values})
 
     task, whole = made(store, "no-replay"), made(None, None)
-    for each in (task, whole):
-        each.fit(2)
+    for training in (task, whole):
+        training.fit(2)
     assert task.digest == whole.digest  # what is stored changes no training
     saved = store.load(task.uid)
     assert saved is not None
@@ -310,6 +311,6 @@ def test_a_checkpoint_that_is_there_is_used_also_by_a_task_that_stores_none(stor
 def test_a_task_that_was_never_evaluated_has_no_best(store: Store) -> None:
     task = make(store)
     task.fit(1)
-    for each in (task, make()):
+    for instance in (task, make()):
         with pytest.raises(TaskError, match=r"must have a checkpoint with the metric 'return' .*snapshots=\"best\""):
-            each.best()
+            instance.best()

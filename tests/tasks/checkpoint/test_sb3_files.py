@@ -66,9 +66,9 @@ CASES = [
 ]
 
 
-def made(kind: Any, policy: str, env: Any, arguments: dict[str, Any], path: Path) -> Any:
+def made(model_class: Any, policy: str, env: Any, arguments: dict[str, Any], path: Path) -> Any:
     real = gym.make(env.removeprefix("own_envs:")) if isinstance(env, str) else env
-    model = kind(policy, real, seed=3, device="cpu", **arguments)
+    model = model_class(policy, real, seed=3, device="cpu", **arguments)
     with torch.no_grad():  # as if it had learned, so that actions differ
         for number, parameter in enumerate(model.policy.parameters()):
             generator = torch.Generator().manual_seed(number)
@@ -103,11 +103,11 @@ def values_of(model: Any, observations: np.ndarray) -> torch.Tensor:
     return q.amin(1) if q.shape[1] == 2 else q.mean(1)  # more than two are followed as Chen et al. (2021) do
 
 
-@pytest.mark.parametrize(("kind", "policy", "env", "arguments"), CASES)
-def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, arguments: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model_class", "policy", "env", "arguments"), CASES)
+def test_a_model_acts_as_it_did_there(model_class: Any, policy: str, env: str, arguments: Any, tmp_path: Path) -> None:
     file = tmp_path / "model.zip"
-    model, result = made(kind, policy, env, arguments, file), import_policy(file)
-    assert result.task == kind.__name__.lower()
+    model, result = made(model_class, policy, env, arguments, file), import_policy(file)
+    assert result.task == model_class.__name__.lower()
     task = load(result.task)(EnvSpec(env), warm_start=file).init(**result.hyperparameters, **SMALL.get(result.task, {}))
     space = gym.make(env.removeprefix("own_envs:")).observation_space
     space.seed(1)
@@ -163,8 +163,8 @@ def test_a_memory_is_that_of_the_model(shared: bool, tmp_path: Path) -> None:
 def test_masks_are_those_of_the_model(tmp_path: Path) -> None:
     env = EnvSpec("mask_envs:ForbiddingByMethod-v0", {"actions": "rows"})
     model = made(sb3_contrib.MaskablePPO, "MlpPolicy", Forbidding("rows", "method"), {}, tmp_path / "m.zip")
-    found = import_policy(tmp_path / "m.zip")
-    task = load("ppo")(env, warm_start=tmp_path / "m.zip").init(**found.hyperparameters)
+    imported = import_policy(tmp_path / "m.zip")
+    task = load("ppo")(env, warm_start=tmp_path / "m.zip").init(**imported.hyperparameters)
     random = np.random.default_rng(0)
     numbers = random.uniform(-1, 1, (1000, 2)).astype(np.float32)
     masks = random.random((1000, 7)) < 0.5
@@ -274,9 +274,9 @@ def test_policies_that_act_in_another_way_are_refused(tmp_path: Path) -> None:
         (sb3_contrib.RecurrentPPO, {"policy_kwargs": {"n_lstm_layers": 2}}, "but got lstm_actor.weight_ih_l1 too"),
         (sb3_contrib.CrossQ, {"buffer_size": 10, "use_sde": True}, "noise does not depend on states, but got use_sde"),
     ]
-    for kind, arguments, message in cases:
-        policy = "MlpLstmPolicy" if kind is sb3_contrib.RecurrentPPO else "MlpPolicy"
-        made(kind, policy, "Pendulum-v1", arguments, tmp_path / "model.zip")
+    for model_class, arguments, message in cases:
+        policy = "MlpLstmPolicy" if model_class is sb3_contrib.RecurrentPPO else "MlpPolicy"
+        made(model_class, policy, "Pendulum-v1", arguments, tmp_path / "model.zip")
         with pytest.raises(StateMismatch, match=message):
             import_policy(tmp_path / "model.zip")
 
@@ -333,13 +333,13 @@ def normalized(path: Path, env: str, **options: Any) -> VecNormalize:
 
 
 @pytest.mark.parametrize("scales_rewards", [False, True])
-@pytest.mark.parametrize(("kind", "arguments"), [(sb3.PPO, {"n_steps": 64}), (sb3.SAC, {"buffer_size": 10})])
+@pytest.mark.parametrize(("model_class", "arguments"), [(sb3.PPO, {"n_steps": 64}), (sb3.SAC, {"buffer_size": 10})])
 def test_statistics_of_observations_come_along(
-    kind: Any, arguments: dict[str, Any], scales_rewards: bool, tmp_path: Path
+    model_class: Any, arguments: dict[str, Any], scales_rewards: bool, tmp_path: Path
 ) -> None:
     file, statistics = tmp_path / "model.zip", tmp_path / "vecnormalize.pkl"
     small = {"policy_kwargs": {"net_arch": [16, 16]}}
-    model = made(kind, "MlpPolicy", "Pendulum-v1", arguments | small, file)
+    model = made(model_class, "MlpPolicy", "Pendulum-v1", arguments | small, file)
     envs = normalized(statistics, "Pendulum-v1", norm_reward=scales_rewards)
     result = import_policy(file, statistics)
     assert result.hyperparameters["normalize_obs"] is True

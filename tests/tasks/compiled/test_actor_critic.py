@@ -33,9 +33,9 @@ CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
 }
 
 
-def learner_of(kind: type[Task], env: str, hyperparameters: dict[str, Any]) -> Any:
-    tasks = [kind(env, seed=seed).init(num_steps=8, **hyperparameters) for seed in range(MEMBERS)]
-    learner = kind.learner(tasks[0].env, range(MEMBERS), [task.hyperparameters or {} for task in tasks])
+def learner_of(task_class: type[Task], env: str, hyperparameters: dict[str, Any]) -> Any:
+    tasks = [task_class(env, seed=seed).init(num_steps=8, **hyperparameters) for seed in range(MEMBERS)]
+    learner = task_class.learner(tasks[0].env, range(MEMBERS), [task.hyperparameters or {} for task in tasks])
     noise = torch.randn(learner.policy.parameters.vector.shape, generator=torch.Generator().manual_seed(0))
     learner.policy.parameters.vector.add_(0.05 * noise)
     return learner
@@ -48,15 +48,15 @@ WEIGHTED = ("ppo, values clipped", "ppo2", "a2c, standardized")
     ("case", "weighted"), [*((case, False) for case in CASES), *((case, True) for case in WEIGHTED)]
 )
 def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) -> None:
-    own = learner_of(*CASES[case])
+    compiled = learner_of(*CASES[case])
     with without_kernels():
         plain = learner_of(*CASES[case])
-    assert isinstance(own.policy, CompiledActorCritic)
+    assert isinstance(compiled.policy, CompiledActorCritic)
     assert type(plain.policy) is ActorCritic
-    rollout, theirs = (x.agent.collect(x.envs, 0) for x in (own, plain))
+    rollout, theirs = (x.agent.collect(x.envs, 0) for x in (compiled, plain))
     close = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(rollout.actions, theirs.actions, **close)
-    batch, expected = (x.agent.advantages(rollout, x.hp.gamma, x.hp.gae_lambda) for x in (own, plain))
+    batch, expected = (x.agent.advantages(rollout, x.hp.gamma, x.hp.gae_lambda) for x in (compiled, plain))
     for name, tensor in batch.items():
         torch.testing.assert_close(tensor, expected[name], **close)
     generator = torch.Generator().manual_seed(1)
@@ -65,8 +65,8 @@ def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) ->
     if weighted:  # no row of the last member counts
         batch["weights"] = (torch.rand(batch["values"].shape, generator=generator) < 0.6).float()
         batch["weights"][-1] = 0
-    minibatch = next(iter(own.agent.minibatches(batch, own.order, 0, 1, own.hp.num_minibatches)))
-    metrics, result = KernelGradients(own, own.policy).differentiate(minibatch)
+    minibatch = next(iter(compiled.agent.minibatches(batch, compiled.order, 0, 1, compiled.hp.num_minibatches)))
+    metrics, result = KernelGradients(compiled, compiled.policy).differentiate(minibatch)
     known, gradient = TorchSteps(plain).differentiate(minibatch)
     assert weighted == bool((result[-1] == 0).all())
     torch.testing.assert_close(result, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()))
@@ -77,17 +77,19 @@ def test_kernels_give_what_torch_and_autograd_give(case: str, weighted: bool) ->
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_passes_over_rows_that_count_take_the_steps_of_their_minibatches(env: str) -> None:
-    own, single, plain = (learner_of(PPO, env, {"num_minibatches": 8, "update_epochs": 2}) for _ in range(3))
-    batch = own.agent.advantages(own.agent.collect(own.envs, 0), own.hp.gamma, own.hp.gae_lambda)
+    compiled, single, plain = (learner_of(PPO, env, {"num_minibatches": 8, "update_epochs": 2}) for _ in range(3))
+    batch = compiled.agent.advantages(
+        compiled.agent.collect(compiled.envs, 0), compiled.hp.gamma, compiled.hp.gae_lambda
+    )
     weights = (torch.rand(batch["values"].shape, generator=torch.Generator().manual_seed(1)) < 0.6).float()
     lr = torch.full((MEMBERS, 1), 1e-2)
-    own.steps({**batch, "weights": weights}, lr, None)
+    compiled.steps({**batch, "weights": weights}, lr, None)
     single.steps = KernelGradients(single, single.policy)
     single.steps({**batch, "weights": weights}, lr, None)
-    assert torch.equal(own.policy.parameters.vector, single.policy.parameters.vector)
+    assert torch.equal(compiled.policy.parameters.vector, single.policy.parameters.vector)
     batch["advantages"] = torch.where(weights > 0, batch["advantages"], torch.nan)  # rows that are never read
     plain.steps({**batch, "weights": weights}, lr, None)
-    assert torch.equal(own.policy.parameters.vector, plain.policy.parameters.vector)
+    assert torch.equal(compiled.policy.parameters.vector, plain.policy.parameters.vector)
 
 
 @pytest.mark.parametrize(

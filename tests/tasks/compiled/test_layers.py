@@ -16,13 +16,13 @@ RUN = kernels()
 assert RUN is not None
 
 
-def activated(x: np.ndarray, kind: str = "tanh") -> tuple[np.ndarray, np.ndarray]:
+def activated(x: np.ndarray, activation: str = "tanh") -> tuple[np.ndarray, np.ndarray]:
     """Numbers through an activation, and its slopes at them."""
     h = x[None].astype(np.float32)
-    at = np.empty_like(h) if kind == "silu" else h
+    at = np.empty_like(h) if activation == "silu" else h
     slopes, zeros = np.ones_like(h), np.zeros(len(x), np.float32)
-    add_biases_for_slopes(h, at, zeros, ACTIVATION_NUMBERS[kind])
-    through(slopes, at, zeros, ACTIVATION_NUMBERS[kind])
+    add_biases_for_slopes(h, at, zeros, ACTIVATION_NUMBERS[activation])
+    through(slopes, at, zeros, ACTIVATION_NUMBERS[activation])
     return h[0], slopes[0]
 
 
@@ -53,27 +53,29 @@ def test_elu_and_silu_are_right_to_some_units_in_the_last_place() -> None:
     assert np.abs(slopes - np.exp(np.minimum(right, 0))).max() <= 1.2e-7
 
 
-@pytest.mark.parametrize(("kind", "limits"), [("elu", [2.0**99, -1.0, 0.0]), ("silu", [2.0**99, 0.0, 0.0])])
-def test_elu_and_silu_have_limits_and_keep_what_is_no_number(kind: str, limits: list[float]) -> None:
-    result, slopes = activated(np.array([2.0**99, -1e4, 0.0, math.nan]), kind)
+@pytest.mark.parametrize(("activation", "limits"), [("elu", [2.0**99, -1.0, 0.0]), ("silu", [2.0**99, 0.0, 0.0])])
+def test_elu_and_silu_have_limits_and_keep_what_is_no_number(activation: str, limits: list[float]) -> None:
+    result, slopes = activated(np.array([2.0**99, -1e4, 0.0, math.nan]), activation)
     assert result[:3].tolist() == pytest.approx(limits, abs=1e-30)
-    assert slopes[:3].tolist() == pytest.approx([1.0, 0.0, 1.0 if kind == "elu" else 0.5], abs=1e-30)
+    assert slopes[:3].tolist() == pytest.approx([1.0, 0.0, 1.0 if activation == "elu" else 0.5], abs=1e-30)
     assert np.isnan(result[3])
     assert np.isnan(slopes[3])
 
 
 @pytest.mark.parametrize("units", [2, 3, 7, 17, 33, 64])
-@pytest.mark.parametrize("kind", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("outputs", [2, 9])
-def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: str, outputs: int) -> None:
+def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, activation: str, outputs: int) -> None:
     random, sizes = np.random.default_rng(0), np.array([5, units, 33, outputs])
     numbers = sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
     vector, x = (random.standard_normal(n).astype(np.float32) for n in ((5, numbers), (5, 7, 5)))
-    together = passed(vector, x, sizes, ACTIVATION_NUMBERS[kind])
+    together = passed(vector, x, sizes, ACTIVATION_NUMBERS[activation])
     for p in range(5):
-        alone = passed(*(shifted(each[p : p + 1], p + 1) for each in (vector, x)), sizes, ACTIVATION_NUMBERS[kind])
-        for own, all_of_them in zip(alone, together, strict=True):
-            assert np.array_equal(own[0], all_of_them[p])
+        alone = passed(
+            *(shifted(array[p : p + 1], p + 1) for array in (vector, x)), sizes, ACTIVATION_NUMBERS[activation]
+        )
+        for result, all_of_them in zip(alone, together, strict=True):
+            assert np.array_equal(result[0], all_of_them[p])
 
 
 def shifted(x: np.ndarray, by: int) -> np.ndarray:
@@ -83,8 +85,8 @@ def shifted(x: np.ndarray, by: int) -> np.ndarray:
     return room
 
 
-def passed(vector: np.ndarray, x: np.ndarray, sizes: np.ndarray, kind: int) -> list[np.ndarray]:
+def passed(vector: np.ndarray, x: np.ndarray, sizes: np.ndarray, activation: int) -> list[np.ndarray]:
     """The last hidden units and the outputs of a forward pass."""
     hidden, out = (np.zeros((*x.shape[:2], size), np.float32) for size in sizes[-2:])
-    RUN.infer(x, Perceptrons(vector, vector, sizes, kind, NO_MOMENTS), hidden, out)
+    RUN.infer(x, Perceptrons(vector, vector, sizes, activation, NO_MOMENTS), hidden, out)
     return [hidden, out]

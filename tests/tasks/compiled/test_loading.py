@@ -59,8 +59,8 @@ print(*factors[0])
 @pytest.mark.parametrize("cut", ["off_policy.store*.nbc", "off_policy.store*.nbi"])
 def test_machine_code_that_a_crash_cut_short_is_compiled_again(cut: str, tmp_path: Path) -> None:
     assert loading.kernels() is not None
-    own = loading.cache_folder(numba.config.CACHE_DIR)
-    shutil.copytree(own, tmp_path / own.name, ignore=shutil.ignore_patterns("*.tmp.*"))
+    folder = loading.cache_folder(numba.config.CACHE_DIR)
+    shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("*.tmp.*"))
     for file in tmp_path.rglob(cut):  # one of each checkout on this machine
         os.truncate(file, 10)
     command = [sys.executable, "-c", CLIPPED]
@@ -93,29 +93,29 @@ def test_a_user_without_a_home_keeps_no_machine_code(monkeypatch: pytest.MonkeyP
 
 
 def test_versions_and_processors_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = loading.cache_folder("")
+    folder = loading.cache_folder("")
     monkeypatch.setattr(numba.config, "CPU_NAME", "nehalem")
     other = loading.cache_folder("")
     monkeypatch.setattr(numba, "__version__", "0.0")
-    assert len({own, other, loading.cache_folder("")}) == 3
+    assert len({folder, other, loading.cache_folder("")}) == 3
 
 
 def test_machine_code_that_was_not_used_for_a_month_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, old, recent = (
+    current, old, recent = (
         loading.cache_folder(str(tmp_path)),
         tmp_path / f"kernels-{'0a' * 8}",
         tmp_path / f"kernels-{'1' * 16}",
     )
     others = [tmp_path / "mine", tmp_path / "kernels-of-mine"]
     now = time.time()
-    for folder in (own, old, recent, *others):
+    for folder in (current, old, recent, *others):
         (folder / "compiled").mkdir(parents=True)
         (folder / "compiled" / "play.nbi").touch()
         os.utime(folder, (now, now - (29 if folder == recent else 31) * 86400))
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     assert loaded_anew().kernels() is not None
-    assert {*tmp_path.iterdir()} == {own, recent, *others}
-    assert own.stat().st_mtime >= now - 1
+    assert {*tmp_path.iterdir()} == {current, recent, *others}
+    assert current.stat().st_mtime >= now - 1
 
 
 def test_kernels_take_float32_in_order_on_the_cpu_alone() -> None:

@@ -44,9 +44,9 @@ def test_few_rows_through_a_perceptron(activation: str, rows: int) -> None:
     torch.testing.assert_close(outputs, net(layers, x))
     torch.testing.assert_close(hidden, net.hidden(layers, x))
     for p in range(3):
-        own = Parameters(net.shapes, 1)
-        own.vector.copy_(parameters.vector[p : p + 1])
-        assert torch.equal(acting_mlp(net, own)(x[p : p + 1])[0][0], outputs[p])
+        parameters_of_member = Parameters(net.shapes, 1)
+        parameters_of_member.vector.copy_(parameters.vector[p : p + 1])
+        assert torch.equal(acting_mlp(net, parameters_of_member)(x[p : p + 1])[0][0], outputs[p])
     for wrong in (draw(4, rows, 3), draw(3, rows, 4)):
         with pytest.raises(ValueError, match="no room"):
             acting(wrong)
@@ -73,10 +73,10 @@ def filled(plain: bool, action: Field) -> ReplayBuffer:
 @pytest.mark.parametrize("n_step", [1, 3, 5])
 @pytest.mark.parametrize("action", [Field((), torch.int64), Field((2,))], ids=str)
 def test_batches_have_every_bit_of_the_plain_ones(n_step: int, action: Field) -> None:
-    own, plain = filled(False, action), filled(True, action)
-    assert np.array_equal(own.numbers, plain.numbers)
-    rows = own.row(np.stack([np.arange(30), np.arange(29, -1, -1)]))
-    result, expected = (x.returns(rows, torch.tensor([[0.9], [0.99]]), n_step) for x in (own, plain))
+    compiled, plain = filled(False, action), filled(True, action)
+    assert np.array_equal(compiled.numbers, plain.numbers)
+    rows = compiled.row(np.stack([np.arange(30), np.arange(29, -1, -1)]))
+    result, expected = (x.returns(rows, torch.tensor([[0.9], [0.99]]), n_step) for x in (compiled, plain))
     assert result.keys() == expected.keys()
     for name, x in expected.items():
         assert result[name].dtype == x.dtype
@@ -85,23 +85,23 @@ def test_batches_have_every_bit_of_the_plain_ones(n_step: int, action: Field) ->
 
 @pytest.mark.parametrize("leaves", [5, 40, 50_000])
 def test_a_sum_tree_has_every_bit_of_the_plain_one(leaves: int) -> None:
-    random, own = np.random.default_rng(0), sum_tree(3, leaves)
+    random, compiled = np.random.default_rng(0), sum_tree(3, leaves)
     with without_kernels():
         plain = sum_tree(3, leaves)
     for _ in range(50):
         index, values = random.integers(0, leaves, (3, 33)), np.exp(5 * random.standard_normal((3, 33)))
         before = values.copy()
-        for tree in (own, plain):
+        for tree in (compiled, plain):
             tree.set(index, values)
         assert np.array_equal(values, before)
-        assert all(map(np.array_equal, own.levels, plain.levels))
+        assert all(map(np.array_equal, compiled.levels, plain.levels))
         targets = random.random((3, 33)) * plain.total
         targets[:, 0] = 2 * plain.total[:, 0]
-        assert np.array_equal(own.find(targets), plain.find(targets))
-    for tree in (own, plain):
+        assert np.array_equal(compiled.find(targets), plain.find(targets))
+    for tree in (compiled, plain):
         tree.set(np.zeros((3, 1), np.int64), np.array([[np.nan], [np.inf], [1.0]]))
-    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(own.levels, plain.levels, strict=True))
-    assert np.array_equal(own.find(plain.total * 0.5), plain.find(plain.total * 0.5))
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(compiled.levels, plain.levels, strict=True))
+    assert np.array_equal(compiled.find(plain.total * 0.5), plain.find(plain.total * 0.5))
 
 
 PRIORITIES = {"replay.name": "prioritized", "critic_loss": "huber"}
@@ -147,11 +147,11 @@ CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_gradient_step_is_that_of_torch(case: str) -> None:
-    kind, env, changes = CASES[case]
+    task_class, env, changes = CASES[case]
 
     def learner() -> Any:
-        task = kind(env, seed=0).init(**unflatten({**SMALL, **changes}))
-        made: Any = kind.learner(task.env, (0, 1), [task.hyperparameters or {}] * 2)
+        task = task_class(env, seed=0).init(**unflatten({**SMALL, **changes}))
+        made: Any = task_class.learner(task.env, (0, 1), [task.hyperparameters or {}] * 2)
         while made.filling:
             made.iterate()
         if "corrected" in case:
@@ -161,18 +161,18 @@ def test_a_gradient_step_is_that_of_torch(case: str) -> None:
         return made
 
     with one_thread():
-        own = learner()
+        compiled = learner()
         with without_kernels():
             plain = learner()
             assert type(plain.steps) is ReplaySteps
-            plain.tally.count = own.tally.count = 0  # norms are measured in some steps only
+            plain.tally.count = compiled.tally.count = 0  # norms are measured in some steps only
             expected, theirs = plain.update(plain.draw()[1])
-        result, errors = own.steps.update(own.draw()[1])
+        result, errors = compiled.steps.update(compiled.draw()[1])
     assert result.keys() == expected.keys()
     torch.testing.assert_close(errors, theirs, rtol=1e-4, atol=1e-5)
     for name, value in expected.items():
         torch.testing.assert_close(result[name], value, rtol=1e-4, atol=1e-5)
-    for name, tensor in own.policy.tensors.items():
+    for name, tensor in compiled.policy.tensors.items():
         torch.testing.assert_close(tensor, plain.policy.tensors[name], rtol=1e-3, atol=1e-4)
 
 

@@ -83,13 +83,13 @@ print(FUSED, LANES, hashlib.sha256(out.tobytes()).hexdigest())
 def test_the_width_of_vectors_is_no_part_of_a_result() -> None:
     """Machine code for other processors is compiled and run here."""
 
-    def found(**settings: str) -> list[str]:
+    def digests(**settings: str) -> list[str]:
         command = [sys.executable, "-c", DIGEST]
         done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
         return done.stdout.split()
 
-    others = [found(NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features) for name, features in OTHERS.items()]
+    others = [digests(NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features) for name, features in OTHERS.items()]
     assert [other[:2] for other in others] == [["True", "8"], ["False", "4"]]
     haswell, nehalem = (other[2] for other in others)
-    assert not FUSED or found()[2] == haswell
+    assert not FUSED or digests()[2] == haswell
     assert nehalem != haswell

@@ -35,9 +35,9 @@ def assert_same(one: Rollout, other: Rollout) -> None:
             assert value.dtype == theirs.dtype, name
             assert torch.equal(value, theirs), name
     assert len(one.truncations) == len(other.truncations)
-    for (t, mask, final), (step, where, last) in zip(one.truncations, other.truncations, strict=True):
+    for (t, mask, final), (step, other_mask, last) in zip(one.truncations, other.truncations, strict=True):
         assert t == step
-        assert np.array_equal(mask, where)
+        assert np.array_equal(mask, other_mask)
         assert np.array_equal(final[mask], last[mask])
 
 

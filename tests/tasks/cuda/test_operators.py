@@ -22,14 +22,14 @@ def _replaced() -> None:
     use_batch_invariant_operators()
 
 
-def numbers(*shape: int, kind: torch.dtype = torch.float32) -> Tensor:
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     generator = torch.Generator().manual_seed(len(shape) + sum(shape))
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to("cuda", kind)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to("cuda", dtype)
 
 
-def near(found: Tensor, wanted: Tensor) -> bool:
+def near(result: Tensor, wanted: Tensor) -> bool:
     """Whether float32 results are the float64 ones of the processor, but for rounding."""
-    return torch.allclose(found.cpu().double(), wanted, rtol=1e-4, atol=1e-4)
+    return torch.allclose(result.cpu().double(), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -55,9 +55,9 @@ def test_sums_are_torchs(shape: tuple[int, ...], dims: tuple[int, ...] | None) -
     for keep in (False, True):
         sums = (x.sum(), wide.sum()) if dims is None else (x.sum(dims, keep), wide.sum(dims, keep))
         means = (x.mean(), wide.mean()) if dims is None else (x.mean(dims, keep), wide.mean(dims, keep))
-        for found, wanted in (sums, means):
-            assert found.shape == wanted.shape
-            assert torch.allclose(found.cpu().double(), wanted, rtol=1e-4, atol=1e-3)
+        for result, wanted in (sums, means):
+            assert result.shape == wanted.shape
+            assert torch.allclose(result.cpu().double(), wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_integers_are_counted_exactly() -> None:
@@ -89,7 +89,7 @@ def test_a_member_alone_has_the_bits_it_has_among_many(
 
 
 def test_gradients_come_from_the_same_operators() -> None:
-    a, b, bias = (numbers(2, *shape, kind=torch.float64) for shape in ((5, 3), (3, 4), (1, 4)))
+    a, b, bias = (numbers(2, *shape, dtype=torch.float64) for shape in ((5, 3), (3, 4), (1, 4)))
     given = tuple(x.requires_grad_() for x in (a, b, bias))
     assert torch.autograd.gradcheck(lambda a, b, bias: torch.baddbmm(bias, a, b).sum(1).mean(1), given)
 
@@ -107,10 +107,10 @@ def test_the_gradient_of_maxima_is_torchs_and_always_the_same(kernel: int, strid
     assert torch.equal(result[0], result[2])
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
-def test_other_types_are_torchs_too(kind: torch.dtype) -> None:
-    a, b, bias = (numbers(2, *shape).to(kind) for shape in ((3, 4), (4, 5), (3, 5)))
-    near = {"rtol": 2e-2, "atol": 2e-2} if kind in (torch.float16, torch.bfloat16) else {"rtol": 1e-6, "atol": 1e-6}
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
+def test_other_types_are_torchs_too(dtype: torch.dtype) -> None:
+    a, b, bias = (numbers(2, *shape).to(dtype) for shape in ((3, 4), (4, 5), (3, 5)))
+    near = {"rtol": 2e-2, "atol": 2e-2} if dtype in (torch.float16, torch.bfloat16) else {"rtol": 1e-6, "atol": 1e-6}
     wide = [x.cpu() for x in (a, b, bias)]
     pairs = [
         (torch.bmm(a, b), torch.bmm(*wide[:2])),
@@ -118,9 +118,9 @@ def test_other_types_are_torchs_too(kind: torch.dtype) -> None:
         (a.sum(1), wide[0].sum(1)),
         (a.mean((0, 2), True), wide[0].mean((0, 2), True)),
     ]
-    for found, wanted in pairs:
-        assert found.dtype is kind
-        assert torch.allclose(found.cpu(), wanted, **near)
+    for result, wanted in pairs:
+        assert result.dtype is dtype
+        assert torch.allclose(result.cpu(), wanted, **near)
 
 
 def test_sums_are_taken_in_the_type_of_the_result() -> None:

@@ -68,10 +68,10 @@ def parts_of(action: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "env", "values"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in BREADTH)]
+    ("task_class", "env", "values"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in BREADTH)]
 )
-def test_a_program_acts_as_the_task_does(kind: Any, env: str, values: Any, tmp_path: Path) -> None:
-    task = kind(env).init(**values)
+def test_a_program_acts_as_the_task_does(task_class: Any, env: str, values: Any, tmp_path: Path) -> None:
+    task = task_class(env).init(**values)
     if values is NORMALIZED:
         task.fit(1)
     script = torch.jit.load(str(task.export_policy(tmp_path / "policy.pt")))  # type: ignore[no-untyped-call]
@@ -90,10 +90,10 @@ def test_a_program_acts_as_the_task_does(kind: Any, env: str, values: Any, tmp_p
         expected = parts_of(action) + ([] if state is None else [state])
         of_onnx = session.run(None, dict(zip(names, inputs, strict=True)))
         of_script = [x.numpy() for x in script(*map(torch.from_numpy, inputs))]
-        for own, *others in zip(expected, of_onnx, of_script, strict=True):
+        for outputs, *others in zip(expected, of_onnx, of_script, strict=True):
             for other in others:
-                assert (own.shape, own.dtype) == (other.shape, other.dtype)
-                np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+                assert (outputs.shape, outputs.dtype) == (other.shape, other.dtype)
+                np.testing.assert_allclose(outputs, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
 def test_each_part_of_observations_is_the_numbers_that_gymnasium_makes_of_it(space: spaces.Space) -> None:
     space.seed(3)
     drawn = [space.sample() for _ in range(6)]
-    expected = np.stack([spaces.flatten(space, each) for each in drawn])
+    expected = np.stack([spaces.flatten(space, observation) for observation in drawn])
     assert np.array_equal(_vector(space, torch.from_numpy(np.stack(drawn))).numpy(), expected)
 
 
@@ -170,7 +170,7 @@ def test_each_part_of_actions_has_the_form_that_environments_take() -> None:
     ):
         result = _action(space, torch.tensor(numbers)).numpy()
         assert result.tolist() == action
-        assert all(space.contains(each) for each in result)
+        assert all(space.contains(decoded) for decoded in result)
 
 
 def test_a_behaviours_policy_is_a_program_of_its_own(tmp_path: Path) -> None:

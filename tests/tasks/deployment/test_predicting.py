@@ -44,9 +44,9 @@ def stacked(parts: list[Any]) -> Any:
     return np.stack(parts)
 
 
-@pytest.mark.parametrize(("kind", "env", "values"), CASES)
-def test_actions_are_such_as_the_environment_takes_alone_and_in_a_batch(kind: Any, env: str, values: Any) -> None:
-    task = kind(env).init(**values)
+@pytest.mark.parametrize(("task_class", "env", "values"), CASES)
+def test_actions_are_such_as_the_environment_takes_alone_and_in_a_batch(task_class: Any, env: str, values: Any) -> None:
+    task = task_class(env).init(**values)
     task.fit(1)
     digest, real, play = task.digest, env_of(task), task.player()
     observation, state, output = real.reset(seed=1)[0], None, []

@@ -23,7 +23,7 @@ def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def curriculum(*criteria: dict[str, Any], purpose: str = "train", members: int = 1) -> Curriculum:
     """Lessons 0, 1, 2, ... with these criteria, and one more without."""
-    lessons = [{"value": float(i), "completion_criteria": each} for i, each in enumerate(criteria)]
+    lessons = [{"value": float(i), "completion_criteria": criterion} for i, criterion in enumerate(criteria)]
     lessons.append({"value": float(len(criteria))})
     return Curriculum({"height": {"lessons": lessons}}, list(range(members)), purpose)
 

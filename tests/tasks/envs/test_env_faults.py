@@ -229,12 +229,14 @@ def test_a_difference_that_the_self_test_missed_is_found_in_training(processes: 
     [reason] = task.inexact
     assert "played again in another one, ended differently" in reason
     assert reason.endswith("keep what episodes depend on in the environment, and set it in every reset")
-    assert ("inexact", [reason]) in [(kind, data.get("inexact")) for kind, data in task.events if kind != "init"]
+    assert ("inexact", [reason]) in [
+        (event_kind, data.get("inexact")) for event_kind, data in task.events if event_kind != "init"
+    ]
 
 
 def test_the_last_episode_before_a_save_within_an_epoch_is_checked_after_the_resume() -> None:
     def opened() -> GymEnvs:
-        envs = make_envs(EnvSpec("faulty_envs:faults/Aged-v0", {"where": "class", "after": 10**12}), [3, 4], 2)
+        envs = make_envs(EnvSpec("faulty_envs:faults/Aged-v0", {"place": "class", "after": 10**12}), [3, 4], 2)
         assert isinstance(envs, GymEnvs)
         assert envs.restore.ages == "process"
         return envs
@@ -256,28 +258,28 @@ def test_the_last_episode_before_a_save_within_an_epoch_is_checked_after_the_res
     assert "episode 9 of environment 1, played again in another process, ended differently (step 5, return -" in reason
     assert "before step 5, return 5)" in reason
     assert "last_ended" not in young.member_state(0)
-    for each in (envs, young):
-        each.close()
+    for group in (envs, young):
+        group.close()
 
 
-@pytest.mark.parametrize("where", ["class", "module", "argument"])
-def test_an_effect_of_the_age_of_a_process_is_found_in_training(where: str) -> None:
-    task = make("Aged", env={"kwargs": {"where": where}})
+@pytest.mark.parametrize("place", ["class", "module", "argument"])
+def test_an_effect_of_the_age_of_a_process_is_found_in_training(place: str) -> None:
+    task = make("Aged", env={"kwargs": {"place": place}})
     assert task.inexact == []
     task.fit(30)
     [reason] = task.inexact
     assert "played again in another process, ended differently" in reason
-    young = make("Aged", env={"kwargs": {"where": where, "after": 10**9}})
+    young = make("Aged", env={"kwargs": {"place": place, "after": 10**9}})
     young.fit(10)
     assert young.inexact == []
 
 
 def test_an_effect_of_age_that_has_just_begun_is_found_at_the_end_of_an_epoch() -> None:
     def aged(after: int) -> dict[str, Any]:
-        return {"kwargs": {"where": "class", "after": after}}
+        return {"kwargs": {"place": "class", "after": after}}
 
     name = "faulty_envs:faults/Aged-v0"
-    counted = gym.make(name, where="class").unwrapped.counted  # type: ignore[attr-defined]
+    counted = gym.make(name, place="class").unwrapped.counted  # type: ignore[attr-defined]
     before = counted["steps"]
     self_test(EnvSpec(name, **aged(10**9 + 1)))
     now = counted["steps"]
@@ -294,7 +296,7 @@ def test_an_effect_of_age_that_has_just_begun_is_found_at_the_end_of_an_epoch() 
     [
         (EnvSpec("faulty_envs:faults/Drift-v0"), ""),
         (EnvSpec("faulty_envs:faults/Rare-v0"), "instance"),
-        (EnvSpec("faulty_envs:faults/Aged-v0", kwargs={"where": "class"}), "process"),
+        (EnvSpec("faulty_envs:faults/Aged-v0", kwargs={"place": "class"}), "process"),
         (EnvSpec("pettingzoo/faulty_envs:AgedTeam"), "process"),
         (EnvSpec("CartPole-v1", max_episode_steps=100), ""),
     ],
@@ -305,10 +307,10 @@ def test_state_that_outlives_episodes_is_found_by_looking_at_it(env: EnvSpec, ag
 
 
 def test_an_environment_of_this_program_alone_is_checked_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(gym.make("faulty_envs:faults/Aged-v0", where="class").unwrapped)
-    gym.register("OwnAged-v0", kind)
+    env_class = type(gym.make("faulty_envs:faults/Aged-v0", place="class").unwrapped)
+    gym.register("OwnAged-v0", env_class)
     monkeypatch.setattr("rekindle.tasks.envs.gym.envs.CHECKED_IF_IT_AGES", 2)
-    task = PPO(EnvSpec("OwnAged-v0", kwargs={"where": "class", "after": 10**9})).init(**SMALL)
+    task = PPO(EnvSpec("OwnAged-v0", kwargs={"place": "class", "after": 10**9})).init(**SMALL)
     task.fit(3)
     assert task.inexact == []
 

@@ -353,20 +353,20 @@ def test_states_share_nothing_with_the_environments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "kind"),
+    ("name", "shape", "type_code"),
     [("DictWalk", (), "i"), ("BoxWalk", (2,), "f"), ("RowsWalk", (2,), "i"), ("BitsWalk", (4,), "i")],
 )
-def test_every_kind_of_action_is_taken(name: str, shape: tuple[int, ...], kind: str) -> None:
+def test_every_kind_of_action_is_taken(name: str, shape: tuple[int, ...], type_code: str) -> None:
     envs = make_envs(EnvSpec(f"own_envs:{name}-v0"), [1, 2], 3)
     actions = choose(envs, 0, [1, 2])
     assert actions.shape == (2, 3, *shape)
-    assert actions.dtype.kind == kind
+    assert actions.dtype.kind == type_code
     envs.step(actions)
     wrong = make_envs(EnvSpec(f"own_envs:{name}-v0"), [1, 2], 3)
     with pytest.raises(ValueError, match=r"actions for .* must be .* of shape"):
         wrong.step(actions[:1])
     with pytest.raises(ValueError, match="must be"):
-        wrong.step(actions.astype(np.int64 if kind == "f" else np.float32))
+        wrong.step(actions.astype(np.int64 if type_code == "f" else np.float32))
 
 
 def test_box_actions_are_clipped_where_there_are_bounds() -> None:
@@ -553,8 +553,8 @@ def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str, at:
         num_steps=8, num_envs=2, num_minibatches=1, update_epochs=1, epoch_steps=16, model={"width": 8, "layers": 1}
     )
     number = rf"an? {what.removeprefix('huge ')} that is not finite in 32 bits"
-    where = rf"{number} at {when} of episode 0 of its environment 0 \(seed \d+\); fix it"
-    with pytest.raises(Diverged, match=f"own_envs:Faulty-v0 gave {where}"):
+    message = rf"{number} at {when} of episode 0 of its environment 0 \(seed \d+\); fix it"
+    with pytest.raises(Diverged, match=f"own_envs:Faulty-v0 gave {message}"):
         task.fit(1)
 
 

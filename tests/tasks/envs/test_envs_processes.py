@@ -157,8 +157,8 @@ def test_an_environment_of_single_episodes_is_not_stepped_after_its_first(proces
         for k in range(1000):
             actions = choose(plays_on, k, SEEDS)
             expected, step = plays_on.step(actions), once.step(actions)
-            for theirs, own in zip(expected, step, strict=True):
-                assert np.array_equal(own[running], theirs[running])
+            for theirs, values in zip(expected, step, strict=True):
+                assert np.array_equal(values[running], theirs[running])
             assert not step.reward[~running].any()
             assert not (step.terminated | step.truncated)[~running].any()
             if processes and k in (0, 40, 80):
@@ -325,8 +325,8 @@ def test_the_command_line_takes_the_number(
     storage = ["--storage", f"sqlite:///{tmp_path}/2.db", "--json", "--env-processes", "2"]
     name, *more = command
     assert main([name, "ppo", "FrozenLake-v1", "--seed", "1", "--epochs", "1", *more, *settings, *storage]) == 0
-    found = json.loads(capsys.readouterr().out)
-    result = found.get("best", found)
+    report = json.loads(capsys.readouterr().out)
+    result = report.get("best", report)
     alone = PPO("FrozenLake-v1", seed=1).init(**unflatten(result["hyperparameters"]))
     alone.fit(1)
     assert result["digest"] == alone.digest

@@ -238,10 +238,10 @@ def test_late_rewards_and_ends_of_wrong_types_are_named(wrong: str, words: str) 
         play()
 
 
-@pytest.mark.parametrize(("wrong", "kind"), [("few", EnvSpecError), ("raises", OSError)])
-def test_late_errors_name_the_environment(wrong: str, kind: type[Exception]) -> None:
+@pytest.mark.parametrize(("wrong", "error"), [("few", EnvSpecError), ("raises", OSError)])
+def test_late_errors_name_the_environment(wrong: str, error: type[Exception]) -> None:
     envs = make_envs(EnvSpec("vector/own_pools:Odd-v0", {"wrong": wrong}), [0], 2)
-    with pytest.raises(kind) as raised:  # noqa: PT012 - in the 601st step
+    with pytest.raises(error) as raised:  # noqa: PT012 - in the 601st step
         for _ in range(601):
             envs.step(np.zeros((1, 2), np.int64))
     assert environment_of(raised.value) == "vector/own_pools:Odd-v0"

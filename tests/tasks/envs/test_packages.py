@@ -96,7 +96,7 @@ def test_arrays_are_written_in_json() -> None:
     wrapper = {"entry_point": f"{__name__}:Shifted", "kwargs": {"by": {"array": [1, 2, 3, 4]}}}
     spec = EnvSpec("CartPole-v1", wrappers=[wrapper])
     assert spec == EnvSpec.from_json(spec.to_json())
-    plain, shifted = (make_env(each).reset(seed=1)[0] for each in (EnvSpec("CartPole-v1"), spec))
+    plain, shifted = (make_env(env).reset(seed=1)[0] for env in (EnvSpec("CartPole-v1"), spec))
     np.testing.assert_allclose(shifted - plain, [1, 2, 3, 4], atol=1e-6)
     wrapper["kwargs"] = {"by": [1, 2, 3, 4]}
     with pytest.raises(

@@ -92,8 +92,8 @@ def test_environments_continue_after_they_were_closed(env: str, started: Callabl
     envs.close()
     for i in range(2):
         assert str(envs.member_state(i)) == str(whole.member_state(i))
-    for each in (whole, envs):
-        each.begin_epoch(np.array([1, 1]))
+    for group in (whole, envs):
+        group.begin_epoch(np.array([1, 1]))
     assert run(envs, [3, 8], 12, 30) == run(whole, [3, 8], 12, 30)
     envs.close()
     whole.close()
@@ -224,12 +224,12 @@ def test_simulators_end_with_a_program_that_is_killed_and_the_program_s_processe
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, spec.canonical, processes]
     with nursery.Popen(command, env={**os.environ, "PYTHONPATH": SUPPORT}, stdout=subprocess.PIPE) as process:
-        own = int(process.stdout.readline())
+        child = int(process.stdout.readline())
         assert alive(started())
         process.kill()
     wait_until(lambda: not alive(started()))
-    assert alive([own])
-    os.kill(own, signal.SIGKILL)
+    assert alive([child])
+    os.kill(child, signal.SIGKILL)
 
 
 def test_simulators_of_an_environment_process_that_is_killed_end(started: Callable[[], list[int]]) -> None:

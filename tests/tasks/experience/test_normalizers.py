@@ -172,13 +172,13 @@ def test_a_members_rewards_are_those_alone_bit_for_bit(num_envs: int) -> None:
             assert mine.tobytes() == scaled[:, p].tobytes()
 
 
-@pytest.mark.parametrize("kind", ["observations", "rewards"])
-def test_a_packed_state_continues_at_another_index(kind: str) -> None:
+@pytest.mark.parametrize("noun", ["observations", "rewards"])
+def test_a_packed_state_continues_at_another_index(noun: str) -> None:
     rng = np.random.default_rng(0)
     make = {
         "observations": lambda members: ObservationNormalizer(members, 3),
         "rewards": lambda members: RewardNormalizer(members, 4, np.full((members, 1), 0.9)),
-    }[kind]
+    }[noun]
 
     def feed(normalizer: ObservationNormalizer | RewardNormalizer, x: np.ndarray) -> np.ndarray:
         if isinstance(normalizer, RewardNormalizer):

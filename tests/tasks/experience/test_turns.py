@@ -19,8 +19,8 @@ ACTS = [1, 0, 1, 0, 0, 1, 0, 0]
 ENDS = [0, 0, 0, 1, 0, 0, 0, 0]
 
 
-def in_time(values: list[int], kind: Any) -> np.ndarray:
-    return np.array(values, kind).reshape(-1, 1, 1)
+def in_time(values: list[int], dtype: Any) -> np.ndarray:
+    return np.array(values, dtype).reshape(-1, 1, 1)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -184,18 +184,18 @@ def test_an_abandoned_episode_is_not_tallied_and_the_next_one_is_as_ever(env: En
     for _ in range(4):
         envs.step(actions)
         other.step(actions)
-    where = np.array([[True, False, False], [False, True, True]])
+    mask = np.array([[True, False, False], [False, True, True]])
     kept, before = envs.obs, envs.obs.copy()
-    envs.abandon(where)
+    envs.abandon(mask)
     assert np.array_equal(kept, before)  # which a learner may hold
-    assert np.array_equal(envs.obs[~where], before[~where])
+    assert np.array_equal(envs.obs[~mask], before[~mask])
     assert envs.take_episodes().count.tolist() == [0, 0]
     first = np.full(envs.obs.shape, np.nan, np.float32)
     while np.isnan(first).any():  # until every first episode has ended
         step = other.step(actions)
         ended = (step.terminated | step.truncated) & np.isnan(first[..., 0])
         first[ended] = other.obs[ended]
-    assert np.array_equal(envs.obs[where], first[where])
+    assert np.array_equal(envs.obs[mask], first[mask])
     envs.close()
     other.close()
 

@@ -225,7 +225,7 @@ def test_log_softmax_is_that_of_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "kind", "shape"),
+    ("space", "distribution", "shape"),
     [
         (gym.spaces.Discrete(3), Categorical, ()),
         (gym.spaces.Discrete(3, start=-1), Categorical, ()),
@@ -236,9 +236,9 @@ def test_log_softmax_is_that_of_torch() -> None:
         (gym.spaces.Box(-1, 1, (2, 3), dtype=np.float64), Gaussian, (2, 3)),
     ],
 )
-def test_every_action_space_has_its_distribution(space: gym.Space, kind: type, shape: tuple[int, ...]) -> None:
+def test_every_action_space_has_its_distribution(space: gym.Space, distribution: type, shape: tuple[int, ...]) -> None:
     dist = distribution_for(space, "PPO")
-    assert isinstance(dist, kind)
+    assert isinstance(dist, distribution)
     assert dist.action_shape == shape
 
 
@@ -283,10 +283,10 @@ def test_units_of_a_box_are_its_bounds_where_these_are_far_from_one() -> None:
     actions, numbers = dist.sample(params, noise), plain.sample(params, noise)
     torch.testing.assert_close(actions, numbers * torch.tensor([500.0, 1, 1, 1]) + torch.tensor([500.0, 0, 0, 4]))
     torch.testing.assert_close(dist.mode(params)[0, 0], torch.tensor([750.0, 0.5, 0.5, 4.5]))
-    for found, expected in zip(
+    for result, expected in zip(
         dist.log_prob_and_entropy(params, actions), plain.log_prob_and_entropy(params, numbers), strict=True
     ):
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(result, expected)
     torch.testing.assert_close(dist.imitation_loss(params, dist.mode(params)), torch.zeros(1, 1))
 
 

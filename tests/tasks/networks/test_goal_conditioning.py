@@ -146,9 +146,9 @@ def test_spaces_that_a_dict_holds_are_counted_as_they_are_seen() -> None:
 @pytest.mark.slow
 def test_a_goal_with_a_say_is_followed_sooner_than_one_that_is_only_seen() -> None:
     returns = {}
-    for kind in ("none", "hyper"):
-        tasks = [PPO(SIDES, seed=seed).init(model={"goal_conditioning": kind}) for seed in range(3)]
+    for conditioning in ("none", "hyper"):
+        tasks = [PPO(SIDES, seed=seed).init(model={"goal_conditioning": conditioning}) for seed in range(3)]
         Cohort(tasks).fit(4)
-        returns[kind] = sum(task.evaluate(20) for task in tasks) / 3
+        returns[conditioning] = sum(task.evaluate(20) for task in tasks) / 3
     assert returns["hyper"] > 18  # of 20, where chance has 10
     assert returns["hyper"] > returns["none"] + 1

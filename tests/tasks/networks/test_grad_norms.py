@@ -65,8 +65,8 @@ def test_a_norm_that_no_float_holds_is_still_a_number() -> None:
 def test_every_algorithm_reports_its_networks(task: type[Task], env: str, values: Any, networks: list[str]) -> None:
     made = task(env).init(**values)
     made.fit(1)
-    for kind in ("grad_norm", "grad_norm_clipped"):
-        result = sorted(name.partition(".")[2] for name in made.metrics if name.startswith(kind + "."))
+    for prefix in ("grad_norm", "grad_norm_clipped"):
+        result = sorted(name.partition(".")[2] for name in made.metrics if name.startswith(prefix + "."))
         assert result == networks
     for name in networks:
         before, after = made.metrics[f"grad_norm.{name}"], made.metrics[f"grad_norm_clipped.{name}"]

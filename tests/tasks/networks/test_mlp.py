@@ -215,7 +215,7 @@ def test_first_weights_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatc
     compute = np.linalg.qr
 
     def watched(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        threads.extend(found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas")
+        threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
         q, r = compute(matrix)
         return q, r
 

@@ -61,23 +61,23 @@ class TestA2C(VariantSuite):
     cohort_size = 3
 
 
-def core(kind: str, inputs: int = 3, width: int = 5, members: int = 2) -> tuple[Core, Parameters]:
-    made = Core("memory", kind, inputs, width)
+def core(cell: str, inputs: int = 3, width: int = 5, members: int = 2) -> tuple[Core, Parameters]:
+    made = Core("memory", cell, inputs, width)
     parameters = Parameters(made.shapes, members)
     for member in range(members):
         made.initialize(parameters, member, member)
     return made, parameters
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_the_cells_are_those_of_torch(kind: str) -> None:
-    made, parameters = core(kind)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_the_cells_are_those_of_torch(cell: str) -> None:
+    made, parameters = core(cell)
     x = torch.randn(2, 4, 9, 3, generator=torch.Generator().manual_seed(0))
     states = made(parameters.views, x, torch.zeros(2, 4, 9), torch.zeros(2, 4, made.state_size))
     # torch has its gates as i, f, g, o; ours have g last, for one sigmoid
-    order = {"lstm": [0, 1, 3, 2], "gru": [0, 1, 2]}[kind]
+    order = {"lstm": [0, 1, 3, 2], "gru": [0, 1, 2]}[cell]
     for member in range(2):
-        theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](3, 5, batch_first=True)
+        theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[cell](3, 5, batch_first=True)
 
         def rows(name: str, member: int = member) -> Tensor:
             gates = parameters.views[f"memory.{name}"][member].split(5, 1)
@@ -99,11 +99,11 @@ def test_the_sigmoid_is_torchs_and_its_slope_is_finite_everywhere() -> None:
     assert slope.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("sequences", [1, 2, 3])
-def test_a_members_gradient_is_the_same_in_company(kind: str, sequences: int) -> None:
+def test_a_members_gradient_is_the_same_in_company(cell: str, sequences: int) -> None:
     def gradients(members: list[int]) -> list[Tensor]:
-        made, parameters = core(kind, 4, 17, len(members))
+        made, parameters = core(cell, 4, 17, len(members))
         generator = torch.Generator().manual_seed(0)
         x, before, weights = (
             torch.randn(4, sequences, *shape, generator=generator)[members].clone()
@@ -116,9 +116,9 @@ def test_a_members_gradient_is_the_same_in_company(kind: str, sequences: int) ->
         assert torch.equal(together[0], alone[0])
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_nothing_is_remembered_over_the_beginning_of_an_episode(kind: str) -> None:
-    made, parameters = core(kind)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_nothing_is_remembered_over_the_beginning_of_an_episode(cell: str) -> None:
+    made, parameters = core(cell)
     x = torch.randn(2, 1, 6, 3, generator=torch.Generator().manual_seed(0))
     begins = torch.zeros(2, 1, 6)
     before = torch.randn(2, 1, made.state_size, generator=torch.Generator().manual_seed(1))
@@ -131,9 +131,9 @@ def test_nothing_is_remembered_over_the_beginning_of_an_episode(kind: str) -> No
     assert not gradient[:, :, :3].any()
 
 
-def learner_and_rollout(kind: str = "lstm", steps: int = 40, env: Any = "CartPole-v1") -> tuple[Any, Any]:
+def learner_and_rollout(cell: str = "lstm", steps: int = 40, env: Any = "CartPole-v1") -> tuple[Any, Any]:
     """Two members, and a rollout in which many episodes end."""
-    model = {"memory": kind, "width": 8}
+    model = {"memory": cell, "width": 8}
     common = {"num_steps": steps, "num_envs": 4, "model": model, "num_minibatches": 2}
     tasks = [PPO(env, seed=seed).init(**common) for seed in range(2)]
     learner: Any = tasks[0].build_learner(tasks)
@@ -150,9 +150,9 @@ def test_more_minibatches_than_environments_are_one_for_each_environment() -> No
     assert many.metrics["updates"] == 2 * 3 * many.hyperparameters["update_epochs"]
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> None:
-    learner, rollout = learner_and_rollout(kind)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_learning_goes_through_what_was_remembered_while_acting(cell: str) -> None:
+    learner, rollout = learner_and_rollout(cell)
     assert rollout.ended.any()
     assert rollout.memory.any()
     batch = learner.agent.advantages(rollout, learner.hp.gamma, learner.hp.gae_lambda)
@@ -257,17 +257,17 @@ RECURRENT: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "kind"), [(PPO, "lstm"), (PPO, "gru"), (PPO2, "lstm"), (A2C, "gru")])
-def test_a_task_that_needs_a_memory_is_solved_with_one_only(task: Any, kind: str) -> None:
-    own: dict[Any, dict[str, Any]] = {
+@pytest.mark.parametrize(("task", "cell"), [(PPO, "lstm"), (PPO, "gru"), (PPO2, "lstm"), (A2C, "gru")])
+def test_a_task_that_needs_a_memory_is_solved_with_one_only(task: Any, cell: str) -> None:
+    settings: dict[Any, dict[str, Any]] = {
         A2C: {"optimizer.name": "adam", "num_steps": 16},
         PPO: {"update_epochs": 4, "num_minibatches": 4, "target_kl": None},  # four environments to a minibatch
     }
-    changes = {**RECURRENT, **own.get(task, {})}
+    changes = {**RECURRENT, **settings.get(task, {})}
     scores = {}
-    for memory in (kind, "none"):
+    for memory in (cell, "none"):
         tasks = [task(MASKED, seed=seed).init(**changes, **{"model.memory": memory}) for seed in range(9)]
         Cohort(tasks).fit(20 if task is A2C else 10)
         scores[memory] = sorted(task.evaluate() for task in tasks)
-    assert scores[kind][4] > 300, scores  # the median
+    assert scores[cell][4] > 300, scores  # the median
     assert scores["none"][-1] < 150, scores

@@ -92,12 +92,12 @@ def test_a_member_does_not_depend_on_its_neighbours(size: int, shape: tuple[int,
     actions = dist.sample(params, theta)
     whole = dist.log_prob_and_entropy(params, actions)
     for p in (0, 3):
-        own = slice(p, p + 1)
-        alone = dist.params(mean[own].clone(), z[own].clone(), log_std[own].clone())
-        assert torch.equal(alone, params[own])
-        assert torch.equal(dist.sample(alone, theta[own].clone()), actions[own])
-        for mine, other in zip(dist.log_prob_and_entropy(alone, actions[own].clone()), whole, strict=True):
-            assert torch.equal(mine, other[own])
+        member = slice(p, p + 1)
+        alone = dist.params(mean[member].clone(), z[member].clone(), log_std[member].clone())
+        assert torch.equal(alone, params[member])
+        assert torch.equal(dist.sample(alone, theta[member].clone()), actions[member])
+        for mine, other in zip(dist.log_prob_and_entropy(alone, actions[member].clone()), whole, strict=True):
+            assert torch.equal(mine, other[member])
 
 
 # When it is drawn

@@ -38,16 +38,21 @@ def test_the_returns_themselves_are_told_the_oldest_first() -> None:
     assert window.recent(0) == [3.0, 5.0, 6.0]
 
 
-@pytest.mark.parametrize(("kind", "values"), [(PPO, SMALL), (SVPG, {**SMALL, "num_particles": 2}), (DQN, REPLAY)])
-def test_a_task_tells_its_last_returns(kind: Any, values: dict[str, Any]) -> None:
-    task = kind("CartPole-v1").init(**values, stats_window_size=1000)
+@pytest.mark.parametrize(("task_class", "values"), [(PPO, SMALL), (SVPG, {**SMALL, "num_particles": 2}), (DQN, REPLAY)])
+def test_a_task_tells_its_last_returns(task_class: Any, values: dict[str, Any]) -> None:
+    task = task_class("CartPole-v1").init(**values, stats_window_size=1000)
     task.fit(1)
     rows = task.metrics
     assert len(task.recent_returns) == rows["episodes"]
-    assert np.mean(task.recent_returns) == pytest.approx(rows["episode_return"], rel=0.2 if kind is SVPG else 1e-6)
-    assert kind("CartPole-v1").init(**values).uid == kind("CartPole-v1").init(**values, stats_window_size=None).uid
+    assert np.mean(task.recent_returns) == pytest.approx(
+        rows["episode_return"], rel=0.2 if task_class is SVPG else 1e-6
+    )
+    assert (
+        task_class("CartPole-v1").init(**values).uid
+        == task_class("CartPole-v1").init(**values, stats_window_size=None).uid
+    )
     with pytest.raises(ValueError, match="recent_returns are those of the last stats_window_size episodes"):
-        _ = kind("CartPole-v1").init(**values).recent_returns
+        _ = task_class("CartPole-v1").init(**values).recent_returns
 
 
 def test_a_window_continues_at_another_index() -> None:

@@ -71,14 +71,14 @@ def test_the_information_in_a_code_is_its_divergence_from_a_standard_normal() ->
 
 def test_the_loss_is_that_of_samples_and_of_what_they_tell_at_its_price() -> None:
     signal, batch = variational(information=0.3, gradient_penalty=0.0)
-    bottleneck, tensors, own = coded(signal, batch)
+    bottleneck, tensors, policy = coded(signal, batch)
     bottleneck.tensors["beta"].copy_(torch.tensor([[0.7], [0.0]]))
     rows = (signal.draws(5)[:, 0] * signal.examples.steps).astype("int64")
     seen = signal.examples.batch(rows, None)
     expert = signal._inputs(tensors, seen)
     noise = bottleneck.noise(5)
     expected, told = torch.zeros(2), torch.zeros(2)
-    for index, (x, label) in enumerate(((own, 0.0), (expert, 1.0))):
+    for index, (x, label) in enumerate(((policy, 0.0), (expert, 1.0))):
         mean, log_std = of_encoder(tensors, x)
         z = of_decision(tensors, mean + log_std.exp() * noise[:, index])
         expected = expected + binary_cross_entropy_with_logits(z, torch.full_like(z, label), reduction="none").mean(1)
@@ -146,11 +146,11 @@ def test_a_learner_pays_for_what_is_told_beyond_the_bound_of_each_member() -> No
 def test_a_bottleneck_keeps_a_discriminator_from_being_sure() -> None:
     gaps, told = {}, {}
     for bound in (0.2, 1e6):
-        signal, own = variational(members=1, lr=3e-3, beta_lr=0.1, information=bound, gradient_penalty=0.0)
-        own["actions"] = torch.zeros_like(own["actions"])
+        signal, batch = variational(members=1, lr=3e-3, beta_lr=0.1, information=bound, gradient_penalty=0.0)
+        batch["actions"] = torch.zeros_like(batch["actions"])
         signal.examples.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
         for position in range(80):
-            losses, report = signal.loss(own, position)
+            losses, report = signal.loss(batch, position)
             signal.trained.descend(losses, signal.hp.lr)
             signal.update_multiplier(report)
         gaps[bound] = report["expert_estimate"] - report["policy_estimate"]

@@ -35,13 +35,13 @@ class TestMoreOfGAIL(DemonstratedSuite):
 
 def test_a_discriminator_learns_to_reward_demonstrated_behavior() -> None:
     learner = built(gail={"use": True, "lr": 3e-3}, members=1)
-    signal, own = signals_of(learner)["gail"], batch_of(learner)
-    own["actions"] = torch.zeros_like(own["actions"])
+    signal, batch = signals_of(learner)["gail"], batch_of(learner)
+    batch["actions"] = torch.zeros_like(batch["actions"])
     signal.examples.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
     for position in range(100):
-        losses, report = signal.loss(own, position)
+        losses, report = signal.loss(batch, position)
         signal.trained.descend(losses, signal.hp.lr)
     assert report["expert_estimate"] > 0.6 > 0.4 > report["policy_estimate"]
-    right = {**own, "actions": torch.ones_like(own["actions"])}
-    assert signal.rewards(right).mean() > 1.5 * signal.rewards(own).mean()
-    assert (signal.rewards(own) > 0).all()
+    right = {**batch, "actions": torch.ones_like(batch["actions"])}
+    assert signal.rewards(right).mean() > 1.5 * signal.rewards(batch).mean()
+    assert (signal.rewards(batch) > 0).all()

@@ -80,14 +80,14 @@ def test_the_policy_follows_the_mean_of_all_advantages_each_with_its_own_discoun
     learner = built(icm={"use": True, "gamma": 0.9}, gail={"use": True, "gamma": 0.7, "strength": 0.3}, num_steps=64)
     hp, rollout = learner.hp, rollout_of(learner)
     assert rollout.terminated.sum() > 0
-    own = learner.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
-    whole = learner.guidance.augment_batch(dict(own), rollout)
+    extrinsic = learner.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
+    whole = learner.guidance.augment_batch(dict(extrinsic), rollout)
     flat = {
         "obs": rollout.obs[:, :-1].flatten(1, 2),
         "actions": rollout.actions.flatten(1, 2),
         "next_obs": rollout.next_obs.flatten(1, 2),
     }
-    total = own["advantages"]
+    total = extrinsic["advantages"]
     for name, signal in signals_of(learner).items():
         with torch.no_grad():
             rewards = getattr(hp, name).strength * signal.rewards(flat).unflatten(1, (64, 3)).transpose(0, 1)
@@ -100,7 +100,7 @@ def test_the_policy_follows_the_mean_of_all_advantages_each_with_its_own_discoun
         torch.testing.assert_close(whole[f"{name}.returns"], learner.agent.flatten(advantages + values))
         total = total + learner.agent.flatten(advantages)
     torch.testing.assert_close(whole["advantages"], total / 3)
-    assert torch.equal(whole["returns"], own["returns"])
+    assert torch.equal(whole["returns"], extrinsic["returns"])
 
 
 def test_the_environments_rewards_can_be_switched_off() -> None:
