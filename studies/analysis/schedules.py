@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from ...tasks.cohort import Cohort
@@ -22,7 +23,7 @@ from ..options.entries import check_count
 from ..statistics.estimates import FEWEST
 from ..statistics.intervals import mean_interval
 from ..storage.store import Store
-from ..study.objectives import Bounds
+from ..study.objectives import Bounds, Unmeasured, bounds_of, measure
 from ..study.stored_form import MOST_SEEDS
 
 
@@ -44,6 +45,7 @@ class ScheduleView(View):
     """Results of a lineage's hyperparameters as a schedule, on fresh seeds."""
 
     uid: Annotated[str, "uid of the last task"]
+    objective: Annotated[str, "name of what the results measure"]
     epochs: Annotated[int, "its epochs"]
     stages: Annotated[Sequence[StageView], "parts of the schedule"]
     recorded: Annotated[float, "result of the task itself"]
@@ -53,7 +55,9 @@ class ScheduleView(View):
     luck: Annotated[float, "recorded minus the mean of the schedule"]
 
 
-def schedule_view(store: Store, uid: str, seeds: int, say: Callable[[str], None], device: str = "cpu") -> ScheduleView:
+def schedule_view(
+    store: Store, uid: str, seeds: int, say: Callable[[str], None], device: str = "cpu", objective: str | None = None
+) -> ScheduleView:
     """Train a lineage as a schedule on fresh seeds.
 
     Args:
@@ -62,9 +66,11 @@ def schedule_view(store: Store, uid: str, seeds: int, say: Callable[[str], None]
         seeds: number of fresh seeds, at least 3.
         say: function that takes a line about each half of the work.
         device: see `Task`.
+        objective: name of what the results measure, such as `return.NAME` of a behaviour; None for the task's own.
 
     Raises:
-        BadConfig: there are too few seeds; or the lineage is a single task, begins with a warm start, or is untrained.
+        BadConfig: there are too few seeds; or the lineage is a single task, begins with a warm start, or is untrained;
+            or the last task has no finite value of the objective.
     """
     check_count("seeds", seeds, MOST_SEEDS)
     if seeds < FEWEST:
@@ -82,27 +88,50 @@ def schedule_view(store: Store, uid: str, seeds: int, say: Callable[[str], None]
         raise BadConfig(f"a schedule needs a trained task, but {uid} has no checkpoint; train it first")
     recorded = restore(saved, device)
     ends = [link.start.epochs for link in links[1:] if link.start is not None] + [recorded.epochs]
+    name = objective or recorded.learner.objective
+
+    def result_of(task: Task) -> float:
+        """Return the objective of a trained task."""
+        return measure([name], task, task.evaluate(), partial(task_of, task.identity.to_json(), device=device))[name]
+
+    try:
+        before = result_of(recorded)
+    except Unmeasured:
+        before = _last_reported(store, uid, name)
     seed = int(links[0].identity["seed"])
     fresh = [int(streams.key(seed, "schedule", n)) >> 1 for n in range(seeds)]
     say(f"training the schedule on {seeds} fresh seeds")
-    scheduled = _train(links, ends, fresh, device)
+    scheduled = [result_of(task) for task in _train(links, ends, fresh, device)]
     say(f"training the last hyperparameters on the same {seeds} seeds")
-    static = _train(links[-1:], ends[-1:], fresh, device)
-    before = recorded.evaluate()
+    static = [result_of(task) for task in _train(links[-1:], ends[-1:], fresh, device)]
+    bounds = bounds_of(name, type(recorded), [recorded.env.to_json()])
     return ScheduleView(
         uid=uid,
+        objective=name,
         epochs=recorded.epochs,
         stages=_stages(links, ends),
         recorded=before,
-        schedule=_summary(scheduled, static, bounds=recorded.learner.bounds),
-        last=_summary(static, scheduled, bounds=recorded.learner.bounds),
+        schedule=_summary(scheduled, static, bounds=bounds),
+        last=_summary(static, scheduled, bounds=bounds),
         gain=_summary([one - other for one, other in zip(scheduled, static, strict=True)]),
         luck=before - statistics.fmean(scheduled),
     )
 
 
-def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[float]:
-    """Train each link to its end; return the result of each seed."""
+def _last_reported(store: Store, uid: str, name: str) -> float:
+    """Return the last reported value of a metric, or raise BadConfig."""
+    history = [metrics for _, metrics in store.metrics(uid)]
+    values = [metrics[name] for metrics in history if name in metrics]
+    if not values:
+        names = ", ".join(sorted({name for metrics in history for name in metrics}))
+        raise BadConfig(
+            f"a schedule is measured by what its task reports, but {uid} has no {name}; --objective is one of {names}"
+        )
+    return values[-1]
+
+
+def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[Task]:
+    """Train each link to its end; return the task of each seed."""
     tasks: list[Task] = []
     for link, end in zip(links, ends, strict=True):
         identity = {name: value for name, value in link.identity.items() if name != "start"}
@@ -111,7 +140,7 @@ def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[in
         for task, state in zip(tasks, states, strict=False):
             task.load_state_dict(state, perturb=True)
         Cohort(tasks).fit(end)
-    return [task.evaluate() for task in tasks]
+    return tasks
 
 
 def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[StageView]:

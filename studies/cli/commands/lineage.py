@@ -95,7 +95,8 @@ def schedule(arguments: argparse.Namespace) -> int:
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)
-        result = schedule_view(store, uid, arguments.seeds, partial(note, errors), arguments.device)
+        say = partial(note, errors)
+        result = schedule_view(store, uid, arguments.seeds, say, arguments.device, arguments.objective)
     if arguments.json:
         return print_json(result)
     out = new_console()

@@ -72,6 +72,7 @@ def add_lineage(commands: Any) -> None:
     parser = command(commands, "schedule", text, "lineage.schedule", PLAYING)
     add_uid(parser)
     option(parser, "--seeds N", "number of fresh seeds, at least 3", default=10)
+    option(parser, "--objective NAME", "what to measure, such as return.NAME of a behaviour (default: the task's own)")
     declare(parser, WORKER, "device", "stuck")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.branching import score_at
 from rekindle.studies.engine.checked_config import make_population
-from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, retrain
+from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, restore, retrain
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.retention import drop
@@ -316,6 +317,27 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
         "the recorded result is ",
     ):
         assert text in output
+
+
+def test_a_schedule_is_measured_by_another_objective(finished: str, cli: Callable[..., Any]) -> None:
+    with Store(finished) as store:
+        trial = deepest(store)
+        lengths = [metrics["episode_length"] for _, metrics in store.metrics(trial.uid) if "episode_length" in metrics]
+    command = ("schedule", trial.uid, "--seeds", "3", "--json", "--storage", finished, "--objective")
+    of_returns, by_length, median = (
+        json.loads(cli(*command, name)[1]) for name in ("return", "episode_length", "return_median")
+    )
+    assert [result["objective"] for result in (of_returns, by_length)] == ["return", "episode_length"]
+    assert by_length["recorded"] == lengths[-1]
+    assert by_length["schedule"]["results"] != of_returns["schedule"]["results"]  # of episodes of training
+    with Store(finished) as store:
+        saved = store.load(trial.uid)
+        assert saved is not None
+        assert median["recorded"] == statistics.median(restore(saved).returns())
+    status, _, errors = cli(*command, "episode_weight")
+    assert status == 2
+    assert f"but {trial.uid} has no episode_weight; --objective is one of " in errors
+    assert ", episode_length, " in errors
 
 
 def test_an_invalid_schedule_is_refused(finished: str, cli: Callable[..., Any]) -> None:
