@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, flatten
-from .config import OPENS, Config
+from .config import OPENS, SIZED, Config
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -54,9 +54,10 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     """Return the option of a study that tries a portfolio, or {}.
 
     At most half of the trials are from it, but where the study chooses among algorithms, as many as there are
-    algorithms, since after a few epochs some have hardly begun to learn. Other studies of less than FEWEST have none.
-    Hyperparameters that the user fixed, or that have no effect in the environment, keep the study's values. Others may
-    be beyond what is searched.
+    algorithms, since after a few epochs some have hardly begun to learn. Where these are more than half of a study
+    that is given time alone, all are from it: too few would be left to learn from. Other studies of less than FEWEST
+    have none. Hyperparameters that the user fixed, or that have no effect in the environment, keep the study's values.
+    Others may be beyond what is searched.
     """
     size = config.trials[0]
     trials: dict[str, dict[str, Any]] = {}
@@ -64,7 +65,7 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
         trials |= _trial(config, algorithm, start)
     if len(trials) < 2 and size < FEWEST:
         return {}
-    most = min(size, max(size // 2, len(trials)))
+    most = size if SIZED in config.options and size < 2 * len(trials) else min(size, max(size // 2, len(trials)))
     for values in opening(algorithm, config.env):
         if len(trials) < most:
             trials |= _trial(config, algorithm, values)

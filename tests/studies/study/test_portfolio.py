@@ -14,6 +14,7 @@ import pytest
 import rekindle
 from rekindle.spaces import flatten
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.sizing import Sized
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.suggest import suggest
@@ -112,6 +113,15 @@ def test_a_small_study_compares_its_algorithms_there_too(trials: int, finishers:
     assert (plan.ask, config.rungs[plan.rung]) == (range(len(config.portfolio)), 8)
     assert config.options["portfolio"]["finishers"] == finishers
     assert scheduler(config).entrants() == entrants
+
+
+def test_a_small_study_that_is_given_time_has_no_suggestions() -> None:
+    """Its 8 trials are the defaults of five algorithms, and further configurations of PPO and SAC."""
+    names = ("ppo", "sac", "td3", "tqc", "trpo")
+    sized = Sized(1000, dict.fromkeys(names, 1e-3), races=True)
+    config = study_config(load("auto"), "Pendulum-v1", trials=8, epochs="1:27", sized=sized)
+    assert [values["algorithm"] for values in config.portfolio] == [*names, "ppo", "sac", "ppo"]
+    assert scheduler(config).entrants() == [0, 0, 0, 8, 2, 2]
 
 
 @pytest.mark.parametrize("options", [{"portfolio": "off"}, {"scheduler": "asha"}, {"known": {}}])
