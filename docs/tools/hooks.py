@@ -21,6 +21,7 @@ INCLUDED = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/trainings/README.md": "trainings.md",
 }
 INCLUDED_AS = {page: source for source, page in INCLUDED.items()}
 LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
