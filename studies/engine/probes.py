@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WHO = "probe"
 GOES_ON = 'to end such episodes and go on, write {"id": ..., "on_error": "restart"}'
+UNLEARNED = {"random": "random actions", "untrained": "untrained policies"}  # by name of their baseline
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
 
@@ -218,7 +219,7 @@ def _baselines(results: Mapping[str, Any]) -> dict[str, BaselineView]:
 def baselines_text(baselines: Mapping[str, BaselineView]) -> str:
     """Return the baselines in words; "" for none."""
     parts = []
-    for name, policy in (("random", "random actions"), ("untrained", "untrained policies")):
+    for name, policy in UNLEARNED.items():
         if name in baselines:
             baseline = baselines[name]
             value, *ends = in_digits((baseline.value, baseline.low, baseline.high))

@@ -287,7 +287,7 @@ def _verdict(config: Config, report: ReportView) -> list[str]:
     sentences = []
     best = report.ranked[0]
     if confirmation is not None:
-        sentences.append(verdict(confirmation))
+        sentences.append(verdict(confirmation, study.probe))
         if report.unfinished is not None:
             sentences.append(unfinished(report.unfinished))
     elif config.scheduling.confirms:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from ..engine.probes import UNLEARNED
 from ..engine.views import (
+    BaselineView,
     CandidateView,
     ChangesView,
     ConfirmationView,
     ConstraintView,
     EstimateView,
+    FailedProbeView,
     MeanView,
     OriginView,
+    ProbeView,
 )
 from ..options.constraints import Constraint
 from ..shell import command_line
 from ..statistics.estimates import ENOUGH_TO_HOLD
 from ..study.number_text import counted, in_digits, in_digits_alone
-from ..study.objectives import MINIMIZE
+from ..study.objectives import MINIMIZE, RETURN
 from ..study.stored_form import MOST_SEEDS
 
 MORE = 4  # times as many seeds halve an interval
 
 
-def verdict(confirmation: ConfirmationView) -> str:
-    """Return the results of a confirmation, in sentences."""
+def verdict(confirmation: ConfirmationView, probe: ProbeView | FailedProbeView | None = None) -> str:
+    """Return the results of a confirmation, in sentences.
+
+    Args:
+        confirmation: complete or not.
+        probe: probe of its environment, for returns of agents that have not learned; None without.
+    """
     cost = confirmation.cost
     lost = f", and {counted(cost.failed, 'training')} that failed" if cost.failed else ""
     spent = f"It took {counted(cost.trainings, 'training')}, {counted(cost.epochs, 'epoch')}{lost}."
@@ -38,6 +47,8 @@ def verdict(confirmation: ConfirmationView) -> str:
         why = command_line("trials", confirmation.confirmation)
         return f"Nothing is confirmed, since too many trainings failed; `{why}` says why. {spent}"
     sentences = [_expectation(best, best.estimate, _scale(confirmation))]
+    if probe is not None and confirmation.objective == RETURN and not confirmation.across:
+        sentences += _in_vain(best.estimate, probe.baselines)
     sentences += [_feasibility(text, view, best.estimate.seeds) for text, view in (best.constraints or {}).items()]
     if failed := best.estimate.failed:
         sentences.append(f"{failed} of its fresh trainings failed and {'is' if failed == 1 else 'are'} not counted.")
@@ -75,6 +86,15 @@ def _feasibility(constraint: str, view: ConstraintView, seeds: int) -> str:
         decisive = "more seeds" if seeds >= ENOUGH_TO_HOLD else f"{ENOUGH_TO_HOLD} seeds or more"
         return f"Whether it satisfies {constraint} is open: {measured}; {decisive} decide."
     return f"It {'satisfies' if view.holds else 'violates'} {constraint}: {measured}."
+
+
+def _in_vain(estimate: EstimateView, baselines: Mapping[str, BaselineView]) -> list[str]:
+    """Return a sentence if the winner is no better than a baseline."""
+    if not baselines or estimate.value > (highest := max(baseline.value for baseline in baselines.values())):
+        return []
+    name = next(name for name, baseline in baselines.items() if baseline.value == highest)
+    comparison = "worse" if estimate.high < highest else "no better"
+    return [f"That is {comparison} than {UNLEARNED[name]}, which return {in_digits_alone(highest)}."]
 
 
 def _claimed(claim: float, estimate: float) -> str:

@@ -6,9 +6,12 @@ import argparse
 
 from ...analysis.health import diagnose as diagnosis
 from ...analysis.importance import CLEAR, FEWEST
+from ...study.number_text import counted
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
+
+LEAST = 0.005  # upper end of a share's interval that rounds to more than 0%
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
@@ -23,9 +26,13 @@ def diagnose(arguments: argparse.Namespace) -> int:
             {"hyperparameter": share.name, "share": f"{share.estimate:.0%}"}
             | {"95% interval": f"{share.low:.0%} to {share.high:.0%}"}
             for share in result.importances
+            if share.high >= LEAST
         ]
         title = f"what explains {result.objective}, of {result.configurations} configurations"
-        out.print(tables.rows_table(title, rows, tuple(rows[0])))
+        if rows:
+            out.print(tables.rows_table(title, rows, ("hyperparameter", "share", "95% interval")))
+        if others := len(result.importances) - len(rows):
+            note(out, f"0% (0% to 0%) is explained by each of {counted(others, 'other hyperparameter')}")
         for pair in result.pairs:
             if pair.low >= CLEAR:
                 share = f"{pair.estimate:.0%} ({pair.low:.0%} to {pair.high:.0%})"

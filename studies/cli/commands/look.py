@@ -90,7 +90,7 @@ def trials(arguments: argparse.Namespace) -> int:
     for line in lines_of(study.probe, objectives=study.objectives):
         note(out, line)
     if confirmation is not None:
-        tables.print_confirmation(out, confirmation)
+        tables.print_confirmation(out, confirmation, study.probe)
     for trial in study.trials:
         if trial.error:
             subject = f"{'a training of ' * (trial.state == 'complete')}trial {trial.number}"

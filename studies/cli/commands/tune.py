@@ -218,7 +218,7 @@ def confirm(arguments: argparse.Namespace) -> int:
             note(errors, verdict(result))
         return print_json(result, status)
     out = new_console()
-    tables.print_confirmation(out, result)
+    tables.print_confirmation(out, result, probe)
     for line in lines_of(probe, objectives=[result.objective]):
         note(out, line)
     return status
@@ -383,7 +383,7 @@ def _print_study(
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})
     if confirmation is not None:
-        tables.print_confirmation(out, confirmation)
+        tables.print_confirmation(out, confirmation, study.probe)
     spared = f"; racing spared {study.spared} of {study.trials_total * study.seeds} trainings"
     total = counted(sum(study.counts.values()), "trial")
     if config.scheduling.population:

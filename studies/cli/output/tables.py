@@ -14,7 +14,17 @@ from rich.text import Text
 from ....spaces import flatten
 from ....tasks.catalog import label
 from ...engine.json_views import RUNNING, STATES, infeasible, rank, state_text
-from ...engine.views import AgreementView, ConfirmationView, StatusView, StudyView, SummaryView, TrialView, View
+from ...engine.views import (
+    AgreementView,
+    ConfirmationView,
+    FailedProbeView,
+    ProbeView,
+    StatusView,
+    StudyView,
+    SummaryView,
+    TrialView,
+    View,
+)
 from ...methods import scheduling
 from ...options.constraints import Constraint
 from ...redact import printable
@@ -141,12 +151,12 @@ def print_finding(out: Console, finding: Finding) -> None:
     note(out, f"{finding.check}: {finding.text}.\n  cure: {finding.cure}")
 
 
-def print_confirmation(out: Console, confirmation: ConfirmationView) -> None:
-    """Print a confirmation, complete or not."""
+def print_confirmation(out: Console, confirmation: ConfirmationView, probe: ProbeView | FailedProbeView | None) -> None:
+    """Print a confirmation, complete or not, of a study with a probe."""
     out.print(_confirmation_table(confirmation))
     if confirmation.across and confirmation.winner is not None:
         out.print(_by_environment(confirmation))
-    out.print(Text(verdict(confirmation)), soft_wrap=False)
+    out.print(Text(verdict(confirmation, probe)), soft_wrap=False)
 
 
 def _confirmation_table(confirmation: ConfirmationView) -> Table:

@@ -182,9 +182,11 @@ def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> No
     said = " ".join(out.split())
     assert (status, "what explains return, of 18 configurations" in said) == (0, True)
     shares = re.findall(r"(\w+) (\d+)% (\d+)% to (\d+)%", said)
-    assert {name for name, *_ in shares} == {
-        importance.name for importance in report_view(studies, "halved").importances
-    }
+    importances = report_view(studies, "halved").importances
+    clear = {importance.name for importance in importances if importance.high >= 0.005}
+    assert {name for name, *_ in shares} == clear
+    counts = re.findall(r"0% \(0% to 0%\) is explained by each of (\d+) other hyperparameter", said)
+    assert counts == [str(len(importances) - len(clear))] * (len(clear) < len(importances))
     assert all(int(low) <= int(share) <= int(high) for _, share, low, high in shares)
     assert "importances need 8 configurations with results, but there are 7" in cli("diagnose", "bred", *storage)[1]
     branch = next(trial for trial in study_view(studies, "bred").trials if trial.branch)

@@ -24,7 +24,16 @@ from rekindle.studies.engine.confirmations import (
 )
 from rekindle.studies.engine.json_views import rank, study_json, study_view
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.engine.views import CandidateView, ChangesView, ConfirmationView, CostView, EstimateView, RaceView
+from rekindle.studies.engine.views import (
+    BaselineView,
+    CandidateView,
+    ChangesView,
+    ConfirmationView,
+    CostView,
+    EstimateView,
+    FailedProbeView,
+    RaceView,
+)
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
@@ -220,6 +229,24 @@ def test_a_verdict_says_if_another_candidate_was_better_on_the_fresh_seeds() -> 
     assert "But on the fresh seeds the defaults were better" in verdict(
         answer.replace(winner=0, runner_up=1, direction="minimize")
     )
+
+
+@pytest.mark.parametrize(
+    ("high", "sentence"),
+    [
+        (25.0, "That is no better than random actions, which return 22.0. It took"),
+        (21.0, "That is worse than random actions, which return 22.0. It took"),
+    ],
+)
+def test_a_verdict_says_if_the_winner_is_no_better_than_what_has_not_learned(high: float, sentence: str) -> None:
+    returns = {"random": 22.0, "untrained": 9.0}
+    baselines = {name: BaselineView(value=value, low=None, high=None, runs=5) for name, value in returns.items()}
+    probe = FailedProbeView(baselines=baselines, text="", warnings=[])
+    answer = answer_of(candidate(3, (19.0, 9.0, high)))
+    assert sentence in verdict(answer, probe)
+    assert "That is" not in verdict(answer_of(candidate(3, (22.5, 9.0, 30.0))), probe)
+    assert "That is" not in verdict(answer.replace(objective="info.score"), probe)
+    assert "That is" not in verdict(answer, probe.replace(baselines={}))
 
 
 def test_a_verdict_says_what_is_missing() -> None:
