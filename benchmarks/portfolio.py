@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 def pack(task: str, paths: Sequence[Path]) -> None:
     """Write a table for each environment, of the configurations that have all of its seeds.
 
-    What tables hold already stays in them.
+    What the tables hold counts, too.
     """
     records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     records += packed(task)
