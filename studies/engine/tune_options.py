@@ -78,7 +78,7 @@ def study_config(
     environments = list(env) if isinstance(env, list | tuple) and env else [env]
     several = _as_json(algorithm, environments, fixed) if len(environments) > 1 or options["across"] is not None else []
     search = listed(options["search"])
-    is_searched_by_name = bool(search or priors)
+    is_searched_by_name = bool(search or {*priors} - {"algorithm"})  # each algorithm searches what it does
 
     # What is searched, and where it begins.
     if sized is not None:

@@ -45,11 +45,11 @@ def test_an_environment_in_which_none_learns_is_refused(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", DISCRETE)
 def test_a_trial_is_the_task_of_its_algorithm(name: str) -> None:
     config = study_config(load("auto"), "CartPole-v1", fixed=FIXED, trials=7, epochs="1", seed=5)
-    assert [first["algorithm"] for first in config.options["known"]] == list(DISCRETE)
-    [known] = [first for first in config.options["known"] if first["algorithm"] == name]
-    values = {**config.fixed, **known}
+    assert [first["algorithm"] for first in config.first_trials] == list(DISCRETE)
+    [first] = [first for first in config.first_trials if first["algorithm"] == name]
+    values = {**config.fixed, **first}
     trial = config.make_task(load("auto"), values, None)
-    settings = {path.removeprefix(f"{name}."): value for path, value in known.items() if path.startswith(f"{name}.")}
+    settings = {path.removeprefix(f"{name}."): value for path, value in first.items() if path.startswith(f"{name}.")}
     task = load(name)("CartPole-v1", seed=5).init(**OWN[name])
     assert type(trial) is load(name)
     assert trial.uid == task.uid == config.identity(load("auto"), values).uid
@@ -71,7 +71,7 @@ def test_a_population_has_one_algorithm() -> None:
 
 
 def test_a_prior_limits_the_algorithms() -> None:
-    config = study_config(load("auto"), "CartPole-v1", priors={"algorithm": "choices(['dqn', 'ppo'])"})
+    config = study_config(load("auto"), "CartPole-v1", trials=8, priors={"algorithm": "choices(['dqn', 'ppo'])"})
     assert {name.partition(".")[0] for name in config.open} == {"algorithm", "ppo", "dqn"}
-    assert [first["algorithm"] for first in config.options["known"]] == ["ppo", "dqn"]
+    assert [values["algorithm"] for values in config.portfolio] == ["ppo", "dqn", "ppo", "ppo"]  # compared late
     assert np.isin([config.searched.sample(seed)["algorithm"] for seed in range(20)], ["ppo", "dqn"]).all()
