@@ -65,6 +65,21 @@ def _lasting(config: Config, given_options: Collection[str]) -> dict[str, Any]:
     return {**config.to_json(), "options": options}
 
 
+def _with_stored_starts(config: Config, stored: Config) -> Config:
+    """Return the configuration with the first trials of the stored one.
+
+    Those of a task with starts, such as auto, follow from the size of the study and from newer rules. If the user knows
+    others, nothing changes.
+    """
+    from ...tasks import load
+
+    old, new = stored.options.get("known", []), config.options.get("known", [])
+    count = min(len(old), len(new))
+    if not old or old == new or old[:count] != new[:count] or not load(config.task).starts(config.env):
+        return config
+    return replace(config, options={**config.options, "known": old})
+
+
 def with_kept(store: Store, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a command's options, with a stored study's where none are given.
 
@@ -122,12 +137,13 @@ def start_study(
         old = Config.from_json(stored, name)
         ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
         fewer = "trials" in given_options and config.trials[-1] < old.trials[-1] and config.trials[-1] not in old.trials
-        wanted = replace(config, space=ours, trials=config.trials if fewer else old.trials)
+        first = _with_stored_starts(config, old)
+        wanted = replace(first, space=ours, trials=config.trials if fewer else old.trials)
         check_same(name, _lasting(old, given_options), _lasting(wanted, given_options))
         check_code(name, old.options.get(FILES, {}), config.options.get(FILES, {}))
         # The old ones are kept unless another is given.
         old_options = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}
-        new = {key: value for key, value in config.options.items() if key not in KEPT}
+        new = {key: value for key, value in first.options.items() if key not in KEPT}
         options = {**old_options, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}

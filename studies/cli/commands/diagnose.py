@@ -37,12 +37,12 @@ def diagnose(arguments: argparse.Namespace) -> int:
             if pair.low >= CLEAR:
                 share = f"{pair.estimate:.0%} ({pair.low:.0%} to {pair.high:.0%})"
                 note(out, f"together, beyond each: {' and '.join(pair.names)} {share}")
-    elif result.unlearned:
-        note(out, "importances need results that are better than those of an untrained policy")
-    elif result.configurations >= FEWEST:
-        note(out, "importances need results and hyperparameters that vary, but all are equal on each rung")
-    else:
+    elif result.configurations < FEWEST:
         note(out, f"importances need {FEWEST} configurations with results, but there are {result.configurations}")
+    elif result.unlearned:
+        note(out, "importances need results that are better than those of an untrained policy, beyond chance")
+    else:
+        note(out, "importances need results and hyperparameters that vary, but all are equal on each rung")
     for finding in result.findings:
         tables.print_finding(out, finding)
     if not result.findings:

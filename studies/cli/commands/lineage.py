@@ -104,7 +104,7 @@ def schedule(arguments: argparse.Namespace) -> int:
         values = ", ".join(f"{name}={tables.number(value)}" for name, value in stage.hyperparameters.items())
         note(out, f"epochs {stage.from_} to {stage.to}: {values}")
     for mean, text in (
-        (result.schedule, "this schedule"),
+        (result.schedule, f"{result.objective} by this schedule"),
         (result.last, "its last hyperparameters from the first epoch on"),
         (result.gain, "gain by the schedule"),
     ):

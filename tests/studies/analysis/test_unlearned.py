@@ -226,7 +226,10 @@ def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
     )
     assert "or try another algorithm (rekindle tune sac ...)" in output
     said = " ".join(cli("diagnose", "s", *storage)[1].split())
-    assert "importances need results that are better than those of an untrained policy" in said
+    assert "importances need results that are better than those of an untrained policy, beyond chance" in said
+    few = ["--trials=2", *options[1:]]
+    assert cli("tune", "ppo", "MountainCarContinuous-v0", "--study", "few", *few, *storage)[0] == 0
+    assert "importances need 8 configurations with results, but there are 2" in cli("diagnose", "few", *storage)[1]
 
 
 def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is_told_to_check_these() -> None:

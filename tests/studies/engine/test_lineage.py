@@ -312,7 +312,7 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
     for stage in result["stages"]:
         assert f"epochs {stage['from']} to {stage['to']}: " in output
     for text in (
-        "this schedule, on 3 fresh seeds: ",
+        "return by this schedule, on 3 fresh seeds: ",
         "gain by the schedule, on 3 fresh seeds: ",
         "the recorded result is ",
     ):

@@ -115,6 +115,20 @@ def test_a_small_study_compares_its_algorithms_there_too(trials: int, finishers:
     assert scheduler(config).entrants() == entrants
 
 
+@pytest.mark.parametrize(("options", "size"), [({}, 1), ({"scheduler": "asha"}, 4)])
+def test_a_study_of_auto_keeps_its_first_trials_when_it_grows(tmp_path: Path, options: Any, size: int) -> None:
+    def config(trials: int, **others: Any) -> Config:
+        return study_config(load("auto"), "Pendulum-v1", trials=trials, epochs="1:9", **options, **others)
+
+    with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
+        known = start_study(store, "s", config(size)).options["known"]
+        assert [values["algorithm"] for values in known] == [*algorithms_in(EnvSpec.of("Pendulum-v1"))[:size]]
+        grown = start_study(store, "s", config(12), given_options={"trials"})
+        assert (list(grown.trials), grown.options["known"], grown.portfolio) == ([size, 12], known, [])
+        with pytest.raises(StudyMismatch, match=r"options\.known"):
+            start_study(store, "s", config(12, known={"algorithm": "td3"}), given_options={"trials"})
+
+
 def test_a_small_study_that_is_given_time_has_no_suggestions() -> None:
     """Its 8 trials are the defaults of five algorithms, and further configurations of PPO and SAC."""
     names = ("ppo", "sac", "td3", "tqc", "trpo")
