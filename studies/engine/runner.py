@@ -137,13 +137,13 @@ def start_study(
         old = Config.from_json(stored, name)
         ours = config.space if priors is None else {**old.space, **{path: config.space[path] for path in priors}}
         fewer = "trials" in given_options and config.trials[-1] < old.trials[-1] and config.trials[-1] not in old.trials
-        first = _with_stored_starts(config, old)
-        wanted = replace(first, space=ours, trials=config.trials if fewer else old.trials)
+        resumed = _with_stored_starts(config, old)
+        wanted = replace(resumed, space=ours, trials=config.trials if fewer else old.trials)
         check_same(name, _lasting(old, given_options), _lasting(wanted, given_options))
         check_code(name, old.options.get(FILES, {}), config.options.get(FILES, {}))
         # The old ones are kept unless another is given.
         old_options = {key: old.options[key] for key in ("weight", RESUMES) if key in old.options}
-        new = {key: value for key, value in first.options.items() if key not in KEPT}
+        new = {key: value for key, value in resumed.options.items() if key not in KEPT}
         options = {**old_options, **new, **{key: old.options[key] for key in KEPT if key in old.options}}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}

@@ -59,18 +59,20 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     have none. Hyperparameters that the user fixed, or that have no effect in the environment, keep the study's values.
     Others may be beyond what is searched.
     """
-    size = config.trials[0]
+    size, starts = config.trials[0], algorithm.starts(config.env)
     trials: dict[str, dict[str, Any]] = {}
-    for start in algorithm.starts(config.env):
+    for start in starts:
         trials |= _trial(config, algorithm, start)
     if len(trials) < 2 and size < FEWEST:
         return {}
-    most = size if SIZED in config.options and size < 2 * len(trials) else min(size, max(size // 2, len(trials)))
-    for values in opening(algorithm, config.env):
+    most = max(size // 2, len(trials))
+    if SIZED in config.options and len(trials) > size / 2:
+        most = size
+    for values in opening(algorithm, config.env)[len(starts) :]:
         if len(trials) < most:
             trials |= _trial(config, algorithm, values)
-    first = [*trials.values()][:most]
-    return _option(first, size) if len(first) > 1 else {}
+    first_trials = [*trials.values()][:size]
+    return _option(first_trials, size) if len(first_trials) > 1 else {}
 
 
 def scaling_option(config: Config, algorithm: type[Task], switches: Collection[str]) -> dict[str, Any]:
