@@ -23,7 +23,7 @@ from ..options.entries import check_count
 from ..statistics.estimates import FEWEST
 from ..statistics.intervals import mean_interval
 from ..storage.store import Store
-from ..study.objectives import Bounds, Unmeasured, bounds_of, measure
+from ..study.objectives import Bounds, Unmeasured, bounds_of, measured_alone
 from ..study.stored_form import MOST_SEEDS
 
 
@@ -48,7 +48,7 @@ class ScheduleView(View):
     objective: Annotated[str, "name of what the results measure"]
     epochs: Annotated[int, "its epochs"]
     stages: Annotated[Sequence[StageView], "parts of the schedule"]
-    recorded: Annotated[float, "result of the task itself"]
+    recorded: Annotated[float, "result of the task itself, as stored, or measured where it is not"]
     schedule: Annotated[MeasuredView, "results of the schedule"]
     last: Annotated[MeasuredView, "results of its last hyperparameters throughout"]
     gain: Annotated[MeasuredView, "schedule minus last, seed by seed"]
@@ -92,12 +92,15 @@ def schedule_view(
 
     def result_of(task: Task) -> float:
         """Return the objective of a trained task."""
-        return measure([name], task, task.evaluate(), partial(task_of, task.identity.to_json(), device=device))[name]
+        return measured_alone(name, task, partial(task_of, task.identity.to_json(), device=device))
 
-    try:
-        before = result_of(recorded)
-    except Unmeasured:
-        before = _last_reported(store, uid, name)
+    history = dict(store.metrics(uid))
+    before = history.get(recorded.epochs, {}).get(name)
+    if before is None:
+        try:
+            before = result_of(recorded)
+        except Unmeasured:  # it is a metric of training, whose episodes a checkpoint does not hold
+            before = _last_reported(history, uid, name)
     seed = int(links[0].identity["seed"])
     fresh = [int(streams.key(seed, "schedule", n)) >> 1 for n in range(seeds)]
     say(f"training the schedule on {seeds} fresh seeds")
@@ -118,12 +121,11 @@ def schedule_view(
     )
 
 
-def _last_reported(store: Store, uid: str, name: str) -> float:
+def _last_reported(history: Mapping[int, Mapping[str, float]], uid: str, name: str) -> float:
     """Return the last reported value of a metric, or raise BadConfig."""
-    history = [metrics for _, metrics in store.metrics(uid)]
-    values = [metrics[name] for metrics in history if name in metrics]
+    values = [metrics[name] for _, metrics in sorted(history.items()) if name in metrics]
     if not values:
-        names = ", ".join(sorted({name for metrics in history for name in metrics}))
+        names = ", ".join(sorted({name for metrics in history.values() for name in metrics}))
         raise BadConfig(
             f"a schedule is measured by what its task reports, but {uid} has no {name}; --objective is one of {names}"
         )

@@ -205,25 +205,42 @@ def measure(
     objective = task.learner.objective
     values = {objective: evaluated}
     for name in objectives:
-        if name == MODEL_SIZE:
-            values[name] = float(sum(parameter.numel() for parameter in task.parameters()))
-        elif name == SPEED:
-            values[name] = _speed(task, twin())
-        elif name == STOCHASTIC:
-            values[name] = statistics.fmean(task.returns(deterministic=False, seed=seed))
-        elif name in OF_EPISODES:
-            values[name] = OF_EPISODES[name](task.returns(seed=seed))
-        elif name.startswith(OF_BEHAVIOUR):
-            values[name] = _evaluated(task, f"{INFO}{name}", seed)
-        elif name.startswith(EVALUATED):
-            values[name] = _evaluated(task, name.removeprefix(EVALUATED), seed)
-        elif name != objective:
-            values[name] = _last_reported(task, name)
-        if not abs(values[name]) <= LARGEST:
-            raise Unmeasured(
-                f"an objective is a finite number, but {name} became {values[name]}; its size is {LARGEST:g} at most"
-            )
+        values[name] = _finite(name, evaluated) if name == objective else measured_alone(name, task, twin, seed)
     return values
+
+
+def measured_alone(name: str, task: Task, twin: Callable[[], Task], seed: int | None = None) -> float:
+    """Measure one objective of a task.
+
+    The arguments are those of `measure`.
+
+    Raises:
+        Unmeasured: it has no finite value.
+    """
+    if name == task.learner.objective:
+        value = task.evaluate(seed=seed)
+    elif name == MODEL_SIZE:
+        value = float(sum(parameter.numel() for parameter in task.parameters()))
+    elif name == SPEED:
+        value = _speed(task, twin())
+    elif name == STOCHASTIC:
+        value = statistics.fmean(task.returns(deterministic=False, seed=seed))
+    elif name in OF_EPISODES:
+        value = OF_EPISODES[name](task.returns(seed=seed))
+    elif name.startswith(OF_BEHAVIOUR):
+        value = _evaluated(task, f"{INFO}{name}", seed)
+    elif name.startswith(EVALUATED):
+        value = _evaluated(task, name.removeprefix(EVALUATED), seed)
+    else:
+        value = _last_reported(task, name)
+    return _finite(name, value)
+
+
+def _finite(name: str, value: float) -> float:
+    """Return a value of an objective, or raise Unmeasured."""
+    if not abs(value) <= LARGEST:
+        raise Unmeasured(f"an objective is a finite number, but {name} became {value}; its size is {LARGEST:g} at most")
+    return value
 
 
 def mean_of_known(values: Sequence[float]) -> float | None:

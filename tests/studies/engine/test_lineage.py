@@ -295,6 +295,7 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
         trial = deepest(store)
         links = lineage(store, trial.uid)
         [row] = store.tasks([trial.uid])
+        stored = dict(store.metrics(trial.uid))[row.epochs]["return"]
     status, out, errors = cli("schedule", trial.uid, "--seeds", "3", "--json", "--storage", finished)
     assert status == 0, errors
     result = json.loads(out)
@@ -304,6 +305,7 @@ def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: 
     for stage, link in zip(result["stages"], links, strict=True):
         assert stage["hyperparameters"].items() <= link.identity["hyperparameters"].items()
     assert len({json.dumps(stage["hyperparameters"]) for stage in result["stages"]}) > 1
+    assert result["recorded"] == stored
     assert result["recorded"] == pytest.approx(result["schedule"]["value"] + result["luck"])
     assert result["gain"]["value"] == pytest.approx(result["schedule"]["value"] - result["last"]["value"])
     assert len({*result["schedule"]["results"]}) > 1  # seeds differ
