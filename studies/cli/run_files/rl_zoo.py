@@ -314,6 +314,18 @@ class _Entry:
             self.values[name] = None
 
     def _network(self) -> None:
+        """Set the networks, and the initial deviation, which depends on their width."""
+        actor = self._layers()
+        self._activation()
+        self._critics()
+        if self.memory:
+            self.values["model.memory"] = "lstm"
+            if self.take("policy_kwargs.enable_critic_lstm", default=True) is True:
+                self.departures.append("a memory of the critic's own (the actor's is shared)")
+        self._deviation(actor[-1])
+
+    def _layers(self) -> list[int]:
+        """Set the units of hidden layers; return those of the actor."""
         kwargs = "policy_kwargs."
         architecture = self.take(f"{kwargs}net_arch", "model.hidden")
         if architecture is None:
@@ -326,10 +338,12 @@ class _Entry:
             actor, critic = [first[0], *actor], [first[0], *critic]
             self.values["model.encoder"] = "nature"
             self.values["model.shared_critic"] = actor == critic == first
-        width = self.take(f"{kwargs}lstm_hidden_size", "model.width", 256) if self.memory else None
-        if width and not (actor and critic):
-            self.depart(f"{kwargs}net_arch", f"a layer of {width} units where there is none")
-            actor, critic = (part or [width] for part in (actor, critic))
+        if self.memory:
+            width = self.take(f"{kwargs}lstm_hidden_size", "model.width", 256)
+            self.values["model.width"] = width
+            if not (actor and critic):
+                self.depart(f"{kwargs}net_arch", f"a layer of {width} units where there is none")
+                actor, critic = (part or [width] for part in (actor, critic))
         if not (actor and critic):
             raise ValueError(f"networks have hidden layers, but {kwargs}net_arch is {architecture}; give one a layer")
         if len({*actor}) == 1 and not self.memory:
@@ -338,29 +352,33 @@ class _Entry:
             self.values["model.hidden"] = actor
         if critic != actor:
             self.values["model.critic_hidden"] = critic
+        return actor
+
+    def _activation(self) -> None:
+        """Set the activation of hidden layers."""
         default = "ReLU" if self.images or "gae_lambda" not in self.settings.values else "Tanh"
-        activation = self.take(f"{kwargs}activation_fn", "model.activation", default)
+        activation = self.take("policy_kwargs.activation_fn", "model.activation", default)
         if activation not in ACTIVATIONS or ACTIVATIONS[activation] not in self.space["model.activation"].values:
-            self.depart(f"{kwargs}activation_fn", f"{default} instead")
+            self.depart("policy_kwargs.activation_fn", f"{default} instead")
             activation = default
         self.values["model.activation"] = ACTIVATIONS[activation]
+
+    def _critics(self) -> None:
+        """Set the number of critics and their quantiles, and turn off what theirs lack."""
         if "model.dueling" in self.space:
             self.values |= {"model.dueling": False, "double": False}
-        if (copies := self.take(f"{kwargs}n_critics")) is not None:
-            for name in {"critic.ensemble", "critic.subset", "critics"} & self.space.keys():
-                if name != "critics" and copies < 2:
-                    self.depart(f"{kwargs}n_critics", "two critics instead")
-                    break
-                self.set(f"{kwargs}n_critics", name, copies)
-            if not {"critic.ensemble", "critics"} & self.space.keys() and copies != (1 if self.task == "ddpg" else 2):
-                del self.settings.names[f"{kwargs}n_critics"]
-        if (quantiles := self.take(f"{kwargs}n_quantiles", "quantiles")) is not None:
+        setting = "policy_kwargs.n_critics"
+        if (copies := self.take(setting)) is not None:
+            names = sorted({"critic.ensemble", "critic.subset", "critics"} & self.space.keys())
+            if not names and copies != (1 if self.task == "ddpg" else 2):
+                del self.settings.names[setting]
+            elif copies < 2 and "critic.ensemble" in names:
+                self.depart(setting, "two critics instead")
+            else:
+                for name in names:
+                    self.set(setting, name, copies)
+        if (quantiles := self.take("policy_kwargs.n_quantiles", "quantiles")) is not None:
             self.values["quantiles"] = quantiles
-        if self.memory:
-            self.values |= {"model.memory": "lstm", "model.width": width}
-            if self.take(f"{kwargs}enable_critic_lstm", default=True) is True:
-                self.departures.append("a memory of the critic's own (the actor's is shared)")
-        self._deviation(actor[-1])
 
     def _deviation(self, width: int) -> None:
         """Set the initial deviation of actions."""
