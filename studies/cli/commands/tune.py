@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -138,6 +138,17 @@ def _maker(
     return make
 
 
+class _Ended(NamedTuple):
+    """What `tune` shows of a study that its workers have left."""
+
+    study: StudyView
+    confirmation: ConfirmationView | None
+    is_confirmed: bool  # as --confirm asks
+    config: Config  # which its probe may have changed
+    findings: Sequence[Finding]
+    answer: str | None
+
+
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
     _check_backend(arguments)
@@ -157,47 +168,79 @@ def tune(arguments: argparse.Namespace) -> int:
         stack.enter_context(stoppable())
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
-        if SIZED in config.options:
-            top = arguments.top or candidates(Sized(**config.options[SIZED]), config.trials[-1])
-        copiers: Sequence[Copier] = ()
-        if look(store, name).complete:
-            note(errors, f"study {name} is complete{_how_to_extend(config)}")
-        else:
-            url, say = arguments.url, partial(note, errors)
-            with (
-                copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew) as copiers,
-                copied(url, name, logs, say, crew=crew),
-            ):
-                _work(arguments, store, name, errors, crew)
-        if not any(copier.wrote_all for copier in copiers):
-            mirror(store, name, partial(note, errors))
-        confirmation = None
-        if arguments.confirm is not None and look(store, name).complete:
-            try:
-                confirmation = _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
-            except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
-                note(errors, f"study {name} is not confirmed: {error}")
-        study = study_view(store, name)
-        findings = [] if arguments.json else diagnose(store, name).findings
-        confirmed = confirmation_view(store, name, study.trials, confirmation)
-        answered = SIZED in config.options and confirmed is not None and study.best is not None and not arguments.json
-        lines = [answer(store, name, Path(f"{name}.safetensors"))] if answered else []  # written even if nobody reads
-        config = Config.from_json(store.study(name).config, name)  # which its probe may have changed
+        _search(arguments, store, name, config, logs, errors, crew)
+        confirmation = _confirm_answer(arguments, store, name, config, errors, crew)
+        ended = _ended(arguments, store, name, confirmation)
+    return _show(arguments, ended, store, errors)
+
+
+def _search(
+    arguments: argparse.Namespace,
+    store: Store,
+    name: str,
+    config: Config,
+    logs: Sequence[Sequence[str]],
+    errors: Console,
+    crew: Crew,
+) -> None:
+    """Run a study's trials to their end, and copy them to Optuna's tables and to --log."""
+    copiers: Sequence[Copier] = ()
+    if look(store, name).complete:
+        note(errors, f"study {name} is complete{_how_to_extend(config)}")
+    else:
+        url, say = arguments.url, partial(note, errors)
+        with copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew) as copiers, copied(url, name, logs, say, crew=crew):
+            _work(arguments, store, name, errors, crew)
+    if not any(copier.wrote_all for copier in copiers):
+        mirror(store, name, partial(note, errors))
+
+
+def _confirm_answer(
+    arguments: argparse.Namespace, store: Store, name: str, config: Config, errors: Console, crew: Crew
+) -> str | None:
+    """Run the confirmation that --confirm asks for; return its name, or None."""
+    if arguments.confirm is None or not look(store, name).complete:
+        return None
+    top = arguments.top or TOP
+    if SIZED in config.options:
+        top = arguments.top or candidates(Sized(**config.options[SIZED]), config.trials[-1])
+    try:
+        return _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
+    except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow
+        note(errors, f"study {name} is not confirmed: {error}")
+        return None
+
+
+def _ended(arguments: argparse.Namespace, store: Store, name: str, confirmation: str | None) -> _Ended:
+    """Read what is shown; write the agent of a confirmed study that was given time alone."""
+    study = study_view(store, name)
+    config = Config.from_json(store.study(name).config, name)
+    result = confirmation_view(store, name, study.trials, confirmation)
+    is_confirmed = confirmation is not None and _is_estimated(result)
+    if arguments.json:
+        return _Ended(study, result, is_confirmed, config, [], None)
+    findings, agent = diagnose(store, name).findings, None
+    if SIZED in config.options and result is not None and study.best is not None:
+        agent = answer(store, name, Path(f"{name}.safetensors"))  # written even if nobody reads
+    return _Ended(study, result, is_confirmed, config, findings, agent)
+
+
+def _show(arguments: argparse.Namespace, ended: _Ended, store: Store, errors: Console) -> int:
+    """Print a study's results; return the exit status."""
+    study, confirmation = ended.study, ended.confirmation
     tables.print_labels(errors, study)
     all_failed = study.best is None or study.counts["failed"] == study.trials_total
-    unconfirmed = (
-        arguments.confirm is not None and study.state == "complete" and not (confirmation and _is_estimated(confirmed))
-    )
+    unconfirmed = arguments.confirm is not None and study.state == "complete" and not ended.is_confirmed
     status = options.FAILED if all_failed or unconfirmed else 0
     if arguments.json:
         if all_failed:
             note(errors, _without_results(study))
-        elif confirmed is not None and unconfirmed:
-            note(errors, verdict(confirmed))
-        return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmed), status)
-    _print_study(study, confirmed, config, store, findings)
-    for line in lines:
-        note(new_console(), line)
+        elif confirmation is not None and unconfirmed:
+            note(errors, verdict(confirmation))
+        return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmation), status)
+    _print_study(study, confirmation, ended.config, store, ended.findings)
+    if ended.answer is not None:
+        note(new_console(), ended.answer)
     return status
 
 
