@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 
-Change = tuple[str, dict[str, Any], Callable[["Connection"], object]]  # kind, data and effect of a command
+Change = tuple[str, dict[str, Any], Callable[["Connection"], object]]  # verb, data and effect of a command
 
 
 def whoever() -> str:
@@ -183,29 +183,9 @@ class Steering:
         """
         if unknown := sorted(changes.keys() - EXTENDED.keys()):
             raise TypeError(f"extend has no option {unknown[0]!r}; it changes {', '.join(EXTENDED)}")
-        values = {name: value for name, value in changes.items() if value is not None}
-        commanded: list[Change] = []
-        if trials is not None:
-            check_count("trials", trials)
-            commanded.append((EXTEND, {"trials": trials}, lambda c: _extend(c, self.study, trials)))
-        if epochs is not None:
-            check_count("epochs", epochs)
-            commanded.append((EXTEND, {"epochs": epochs}, lambda c: extensions.lengthen(c, self.study, epochs)))
-        if priors:
-            if not isinstance(priors, Mapping):
-                raise BadConfig(f"changed priors are a dict of texts by name, but got {priors!r}")
-            texts = dict(priors)
-            commanded.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
-        for verb, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
-            if entries := _entries({name: values[name] for name in names if name in values}):
-                commanded.append((verb, entries, partial(_set_options, study=self.study, entries=entries)))
+        commanded = [*self._larger(trials, epochs, priors), *self._other_options(changes)]
         if code:
-            algorithm = load_task(self.config)
-            files = dict(algorithm.learner.files())
-            if files == self.config.options.get(FILES, {}):
-                raise CommandRefused(f"the files of study {self.study!r} are the same in this folder; leave --code out")
-            entries = {FILES: files, RESUMES: algorithm.learner.resume_differs()}
-            commanded.append((CODE, {FILES: files}, partial(_set_options, study=self.study, entries=entries)))
+            commanded.append(self._other_code())
         if not commanded:
             raise CommandRefused(
                 "extend needs something to change, such as --trials or --budget, but got nothing (see --help)"
@@ -222,6 +202,36 @@ class Steering:
             return command
 
         return self.store.command(work)
+
+    def _larger(self, trials: int | None, epochs: int | None, priors: Mapping[str, str]) -> Iterator[Change]:
+        """Yield the changes of size and ranges."""
+        if trials is not None:
+            check_count("trials", trials)
+            yield EXTEND, {"trials": trials}, lambda c: _extend(c, self.study, trials)
+        if epochs is not None:
+            check_count("epochs", epochs)
+            yield EXTEND, {"epochs": epochs}, lambda c: extensions.lengthen(c, self.study, epochs)
+        if priors:
+            if not isinstance(priors, Mapping):
+                raise BadConfig(f"changed priors are a dict of texts by name, but got {priors!r}")
+            texts = dict(priors)
+            yield EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)
+
+    def _other_options(self, changes: Mapping[str, Any]) -> Iterator[Change]:
+        """Yield the changes of options, those of bounds together."""
+        values = {name: value for name, value in changes.items() if value is not None}
+        for verb, names in {BOUND: BOUNDS, **{name: (name,) for name in EXTENDED if name not in BOUNDS}}.items():
+            if entries := _entries({name: values[name] for name in names if name in values}):
+                yield verb, entries, partial(_set_options, study=self.study, entries=entries)
+
+    def _other_code(self) -> Change:
+        """Return the change to the files of this working directory."""
+        algorithm = load_task(self.config)
+        files = dict(algorithm.learner.files())
+        if files == self.config.options.get(FILES, {}):
+            raise CommandRefused(f"the files of study {self.study!r} are the same in this folder; leave --code out")
+        entries = {FILES: files, RESUMES: algorithm.learner.resume_differs()}
+        return CODE, {FILES: files}, partial(_set_options, study=self.study, entries=entries)
 
     def _only_of_searches(self, noun: str, members: bool) -> None:
         """Raise CommandRefused for a confirmation, or for members of a population."""

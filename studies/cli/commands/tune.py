@@ -139,7 +139,7 @@ def _maker(
 
 
 class _Ended(NamedTuple):
-    """What `tune` shows of a study that its workers have left."""
+    """Results of a study that its workers have left."""
 
     study: StudyView
     confirmation: ConfirmationView | None
@@ -183,7 +183,7 @@ def _search(
     errors: Console,
     crew: Crew,
 ) -> None:
-    """Run a study's trials to their end, and copy them to Optuna's tables and to --log."""
+    """Run a study's trials to their end, beside copies of them."""
     copiers: Sequence[Copier] = ()
     if look(store, name).complete:
         note(errors, f"study {name} is complete{_how_to_extend(config)}")
@@ -212,7 +212,10 @@ def _confirm_answer(
 
 
 def _ended(arguments: argparse.Namespace, store: Store, name: str, confirmation: str | None) -> _Ended:
-    """Read what is shown; write the agent of a confirmed study that was given time alone."""
+    """Return a study's results, and write its agent.
+
+    Only a confirmed study that was given time alone has one.
+    """
     study = study_view(store, name)
     config = Config.from_json(store.study(name).config, name)
     result = confirmation_view(store, name, study.trials, confirmation)

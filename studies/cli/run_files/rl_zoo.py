@@ -364,9 +364,9 @@ class _Entry:
         self.values["model.activation"] = ACTIVATIONS[activation]
 
     def _critics(self) -> None:
-        """Set the number of critics and their quantiles, and turn off what theirs lack."""
+        """Set the number of critics and of their quantiles."""
         if "model.dueling" in self.space:
-            self.values |= {"model.dueling": False, "double": False}
+            self.values |= {"model.dueling": False, "double": False}  # theirs have neither
         setting = "policy_kwargs.n_critics"
         if (copies := self.take(setting)) is not None:
             names = sorted({"critic.ensemble", "critic.subset", "critics"} & self.space.keys())

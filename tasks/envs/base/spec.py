@@ -110,12 +110,22 @@ class EnvSpec:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
         if not isinstance(self.id, str) or (not self.id and others):
             raise EnvSpecError(f"an environment's id must be a string like 'CartPole-v1', but got {self.id!r}")
-        limit = whole_number(self.max_episode_steps)
-        if self.max_episode_steps is not None and (limit is None or limit < 1):
+        self._check_switches()
+        self._register()
+        for name, value in self._stored_form().items():
+            object.__setattr__(self, name, value)
+        if not self.id.startswith(JOINT) and (named := [name for name in OF_AGENTS if getattr(self, name)]):
             raise EnvSpecError(
-                f"{self.id}: max_episode_steps must be a positive integer or None, but got {self.max_episode_steps!r}"
+                f"{self.id}: {', '.join(named)} belong to an environment of several agents, such as "
+                f"{JOINT}mpe2:simple_spread_v3; leave them out"
             )
-        object.__setattr__(self, "max_episode_steps", limit)
+        try:
+            parse(self.parameters, tuple(self.info))
+        except ValueError as error:
+            raise EnvSpecError(f"{self.id}: {error}") from None
+
+    def _check_switches(self) -> None:
+        """Raise EnvSpecError for a value that is none of a few."""
         for name in ("single_instance", "all_act", "state"):
             if not isinstance(getattr(self, name), bool):
                 raise EnvSpecError(f"{self.id}: {name} must be true or false, but got {getattr(self, name)!r}")
@@ -132,38 +142,38 @@ class EnvSpec:
                 f"{self.id}: on_error must be 'restart', or be left out, as it must be for several agents, but got "
                 f"{self.on_error!r}"
             )
-        self._register()
-        # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
-        object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
-        object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
-        object.__setattr__(self, "reward_weights", _weights(self.reward_weights, f"{self.id}: reward_weights"))
-        parts = {f"return.{part}": "sum" for part in range(len(self.reward_weights))}
-        parts |= {RAISED: "max"} if self.on_error else {}
-        object.__setattr__(self, "info", parts | _reductions(self.info, f"{self.id}: info"))
         if self.masks not in ("", IN_INFO):
             raise EnvSpecError(f"{self.id}: masks must be {IN_INFO!r}, or be left out, but got {self.masks!r}")
-        for name in ("behaviours", "teams"):
-            object.__setattr__(self, name, _groups(getattr(self, name), f"{self.id}: {name}"))
-        players = self.players
+
+    def _stored_form(self) -> dict[str, Any]:
+        """Return fields in the form that JSON gives back.
+
+        Tuples become lists, so that equal specs compare equal.
+        """
+        limit, players, opponents, wrappers = self.max_episode_steps, self.players, self.opponents, self.wrappers
+        steps = whole_number(limit)
+        if limit is not None and (steps is None or steps < 1):
+            raise EnvSpecError(f"{self.id}: max_episode_steps must be a positive integer or None, but got {limit!r}")
         if not isinstance(players, Mapping) or not all(isinstance(x, str) for pair in players.items() for x in pair):
             raise EnvSpecError(f"{self.id}: players must be a dict of behaviours and policies, but got {players!r}")
-        object.__setattr__(self, "players", dict(players))
-        if not isinstance(self.opponents, list | tuple) or not all(isinstance(x, str) for x in self.opponents):
-            raise EnvSpecError(f"{self.id}: opponents must be a list of policies, but got {self.opponents!r}")
-        object.__setattr__(self, "opponents", list(dict.fromkeys(self.opponents)))
-        if not self.id.startswith(JOINT) and (named := [name for name in OF_AGENTS if getattr(self, name)]):
-            raise EnvSpecError(
-                f"{self.id}: {', '.join(named)} belong to an environment of several agents, such as "
-                f"{JOINT}mpe2:simple_spread_v3; leave them out"
-            )
-        try:
-            parse(self.parameters, tuple(self.info))
-        except ValueError as error:
-            raise EnvSpecError(f"{self.id}: {error}") from None
-        if not isinstance(self.wrappers, list | tuple):
-            raise EnvSpecError(f"{self.id}: wrappers must be a list, but got {self.wrappers!r}")
-        wrappers = [self._wrapper(wrapper, i) for i, wrapper in enumerate(self.wrappers)]
-        object.__setattr__(self, "wrappers", wrappers)
+        if not isinstance(opponents, list | tuple) or not all(isinstance(x, str) for x in opponents):
+            raise EnvSpecError(f"{self.id}: opponents must be a list of policies, but got {opponents!r}")
+        if not isinstance(wrappers, list | tuple):
+            raise EnvSpecError(f"{self.id}: wrappers must be a list, but got {wrappers!r}")
+        weights = _weights(self.reward_weights, f"{self.id}: reward_weights")
+        info = {f"return.{part}": "sum" for part in range(len(weights))} | ({RAISED: "max"} if self.on_error else {})
+        return {
+            "kwargs": _plain(self.kwargs, f"{self.id}: kwargs"),
+            "wrappers": [self._wrapper(wrapper, i) for i, wrapper in enumerate(wrappers)],
+            "max_episode_steps": steps,
+            "parameters": _plain(self.parameters, f"{self.id}: parameters"),
+            "info": info | _reductions(self.info, f"{self.id}: info"),
+            "behaviours": _groups(self.behaviours, f"{self.id}: behaviours"),
+            "teams": _groups(self.teams, f"{self.id}: teams"),
+            "players": dict(players),
+            "opponents": list(dict.fromkeys(opponents)),
+            "reward_weights": weights,
+        }
 
     def _register(self) -> None:
         """Tell Gymnasium of the class that a package offers under this id."""

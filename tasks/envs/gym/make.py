@@ -67,29 +67,9 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
 def _made(spec: EnvSpec, generators: Sequence[str]) -> Env:
     """Create an environment, as `make_env` does."""
     register(spec)
-    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     with changed_filters(IGNORED), _deprecations_untold(spec):
-        try:
-            # The checker's warnings are for authors, not users, and it costs a third of the speed.
-            if is_joint(spec):
-                env: Env = make_joint(spec)
-                if limit:
-                    env = TimeLimit(env, **limit)
-            else:
-                env = gym.make(spec.id, disable_env_checker=True, **limit, **with_arrays(deepcopy(spec.kwargs)))
-        except EnvSpecError:
-            raise
-        except gym.error.DependencyNotInstalled as error:
-            raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
-        except ImportError as error:
-            why = str(error).rstrip(".")
-            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {why}{_cure(spec)}") from error
-        except gym.error.Error as error:
-            why = str(error).rstrip(".")
-            raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {why}{advice(spec)}") from error
-        except Exception as error:
-            failure = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
-            raise refusal(failure, error, spec.kwargs, cure(spec, error)) from error
+        with _clear_errors(spec):
+            env = _constructed(spec)
         try:
             if not is_joint(spec):
                 _check_version(env, spec)
@@ -110,6 +90,36 @@ def _made(spec: EnvSpec, generators: Sequence[str]) -> Env:
         env = OwnGenerators(env, generators)
     env = _with_mask(env, spec)
     return JoinedActions(env) if can_join(env.action_space) else env
+
+
+def _constructed(spec: EnvSpec) -> Env:
+    """Create an environment without its wrappers."""
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+    if is_joint(spec):
+        env: Env = make_joint(spec)
+        return TimeLimit(env, **limit) if limit else env
+    # The checker's warnings are for authors, not users, and it costs a third of the speed.
+    return gym.make(spec.id, disable_env_checker=True, **limit, **with_arrays(deepcopy(spec.kwargs)))
+
+
+@contextmanager
+def _clear_errors(spec: EnvSpec) -> Iterator[None]:
+    """Raise a constructor's errors again, with environment and cure."""
+    try:
+        yield
+    except EnvSpecError:
+        raise
+    except gym.error.DependencyNotInstalled as error:
+        raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
+    except ImportError as error:
+        why = str(error).rstrip(".")
+        raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {why}{_cure(spec)}") from error
+    except gym.error.Error as error:
+        why = str(error).rstrip(".")
+        raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {why}{advice(spec)}") from error
+    except Exception as error:
+        failure = f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}"
+        raise refusal(failure, error, spec.kwargs, cure(spec, error)) from error
 
 
 @contextmanager
