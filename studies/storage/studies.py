@@ -11,7 +11,7 @@ needs rows with a later one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ from .sql.writes import chunks, insert
 _STUDY = (study.c.name, study.c.config, study.c.created)
 TRIAL_STATES = ("running", "complete", "pruned", "failed", "cancelled")
 SEGMENT_STATES = ("ready", "done", "failed")
+LONGEST_SHOWN = 100  # characters of a value in an error
+_ABSENT: Any = object()
 
 
 def change_study(
@@ -54,12 +56,9 @@ def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any]) 
 
     The error lists the differences by dotted keys.
     """
-    before, now = dict(_flat(stored)), dict(_flat(config))
-    keys = sorted(before.keys() | now.keys(), key=lambda key: (key.count(".") > 0, key))  # task first
-    if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
-        text = ", ".join(
-            f"{key} ({before.get(key, 'absent')!r}, now {now.get(key, 'absent')!r})" for key in differing[:5]
-        )
+    differing = sorted(_differences(stored, config), key=lambda item: ("." in item[0], item[0]))  # task first
+    if differing:
+        text = ", ".join(f"{key} ({_shown(before)}, now {_shown(now)})" for key, before, now in differing[:5])
         text += f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise StudyMismatch(
             f"a study keeps its configuration, but {name!r} differs in {text}; use the stored values, or another "
@@ -67,12 +66,32 @@ def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any]) 
         )
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):  # an empty one is as none
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield what differs: its dotted key, and both values, or _ABSENT."""
+    if isinstance(before, Mapping) or isinstance(now, Mapping):
+        one, other = ({} if value is _ABSENT else value for value in (before, now))  # an empty one is as none
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            for name in one.keys() | other.keys():
+                path = f"{key}.{name}" if key else name
+                yield from _differences(one.get(name, _ABSENT), other.get(name, _ABSENT), path)
+            return
+    if _are_alike(before, now):
+        for index, pair in enumerate(zip(before, now, strict=True)):
+            yield from _differences(*pair, f"{key}[{index}]")
+    elif before != now:
+        yield key, before, now
+
+
+def _are_alike(*lists: Any) -> bool:
+    """Return whether these are lists of as many dicts."""
+    are_lists = all(isinstance(items, list) and all(isinstance(item, Mapping) for item in items) for items in lists)
+    return are_lists and len({len(items) for items in lists}) == 1
+
+
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it."""
+    text = "absent" if value is _ABSENT else repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def studies(connection: Connection) -> list[Study]:

@@ -37,11 +37,37 @@ def test_a_configuration_that_differs_is_refused_by_what_differs() -> None:
         StudyMismatch, match=r"'cartpole' differs in trials .*, space.gamma \(\[0.9, 0.999\], now \[0.5, 0.9\]\); use"
     ):
         check_same("cartpole", CONFIG, other)
-    with pytest.raises(StudyMismatch, match=r"extra \('absent', now 1\)"):
+    with pytest.raises(StudyMismatch, match=r"extra \(absent, now 1\)"):
         check_same("cartpole", CONFIG, {**CONFIG, "extra": 1})
-    with pytest.raises(StudyMismatch, match=r"differs in fixed.gamma \('absent', now 0.9\); use"):  # not in fixed
+    with pytest.raises(StudyMismatch, match=r"differs in fixed.gamma \(absent, now 0.9\); use"):  # not in fixed
         check_same("cartpole", {**CONFIG, "fixed": {}}, {**CONFIG, "fixed": {"gamma": 0.9}})
     check_same("cartpole", CONFIG, {**CONFIG})
+
+
+def first_trials(*gammas: float) -> dict[str, Any]:
+    """A configuration whose first trials have these discount factors."""
+    return {**CONFIG, "options": {"known": [{"gamma": gamma, "optimizer.lr": 0.1} for gamma in gammas]}}
+
+
+@pytest.mark.parametrize(
+    ("stored", "config", "differs"),
+    [
+        (first_trials(0.9, 0.8), first_trials(0.9, 0.7), r"known\[1\].gamma \(0.8, now 0.7\)"),
+        (first_trials(*[0.9] * 9), CONFIG, r"known \(\[{'gamma': 0.9, .{80,90}\.\.\., now absent\)"),
+        (
+            first_trials(*[0.9] * 9),
+            first_trials(0.9),
+            r"known \(.*\.\.\., now \[{'gamma': 0.9, 'optimizer.lr': 0.1}\]\)",
+        ),
+    ],
+)
+def test_first_trials_that_differ_are_named_by_what_differs(
+    stored: dict[str, Any], config: dict[str, Any], differs: str
+) -> None:
+    with pytest.raises(StudyMismatch, match=rf"differs in options.{differs}; use") as refusal:
+        check_same("cartpole", stored, config)
+    assert len(str(refusal.value)) < 400
+    check_same("cartpole", stored, {**stored})
 
 
 def test_an_unknown_study_is_answered_with_those_that_there_are(store: Store) -> None:
