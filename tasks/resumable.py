@@ -29,6 +29,7 @@ from .warm_start import LoadReport, WarmStart, is_policy, located, match_beginni
 
 FIDELITY = "epochs"
 POSITIONAL = ("gamma", "optimizer", "lr_schedule", "model")  # hyperparameters that init takes by position
+MEASURING = ("eval_episodes", "eval_envs")  # how evaluation measures: attributes of tasks and of learners
 
 
 class Resumable:
@@ -126,7 +127,7 @@ class Resumable:
 
         A stored task takes its lease there when it trains, and resumes from its last checkpoint.
         """
-        options = {name: getattr(self, name) for name in ("seed", "env_processes", "logger")}
+        options = {name: getattr(self, name) for name in ("seed", "env_processes", *MEASURING, "logger")}
         options |= {"warm_start": self.warm_start, "demonstrations": self.demonstrations}
         options |= {"device": str(self.device), "storage": self.stored.storage, "snapshots": self.stored.snapshots}
         if self._identity is None:
@@ -295,12 +296,7 @@ class Resumable:
     def build_learner(self, tasks: Sequence[Resumable]) -> BaseLearner:
         """Build one learner for these tasks, and move their states into it."""
         states = [task._learner_state() for task in tasks]
-        values = [task.identity.hyperparameters for task in tasks]
-        processes = max(task.env_processes for task in tasks)
-        learner = self.learner(self.env, [task.seed for task in tasks], values, self.device, processes)
-        for name in ("eval_episodes", "eval_envs"):
-            if getattr(self, name) != getattr(learner, name):
-                setattr(learner, name, getattr(self, name))
+        learner = self._new_learner(tasks)
         for member, state in enumerate(states):
             if state is not None:
                 try:
@@ -364,8 +360,16 @@ class Resumable:
 
     # --- state ---
 
-    def _new_learner(self) -> BaseLearner:
-        return self.learner(self.env, [self.seed], [self.identity.hyperparameters], self.device, self.env_processes)
+    def _new_learner(self, tasks: Sequence[Resumable] = ()) -> BaseLearner:
+        """Return an untrained learner for these tasks, by default for this one."""
+        tasks = tasks or [self]
+        values = [task.identity.hyperparameters for task in tasks]
+        processes = max(task.env_processes for task in tasks)
+        learner = self.learner(self.env, [task.seed for task in tasks], values, self.device, processes)
+        for name in MEASURING:
+            if getattr(self, name) != getattr(learner, name):
+                setattr(learner, name, getattr(self, name))
+        return learner
 
     def _learner_state(self) -> Tree | None:
         """Return the state for a learner; None for a fresh task."""
@@ -503,7 +507,8 @@ class Resumable:
             TaskError: no kept checkpoint has that metric.
         """
         saved = self.stored.best(self.uid, str(self))
-        best = type(self)(self.env, seed=self.seed, device=str(self.device))
+        measuring = {name: getattr(self, name) for name in MEASURING}
+        best = type(self)(self.env, seed=self.seed, device=str(self.device), **measuring)
         best._identity, best.uid = self.identity, self.uid
         best._load(saved)
         return best

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import pickle
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec
+from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec, Store
 from rekindle.tasks import Task, evaluation
 from rekindle.tasks.evaluation import due_episodes, evaluate_within, evaluation_keys, measure_episodes
 
@@ -203,6 +205,21 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
         assert evaluate_within(alone.member_ref().learner, steps) == [result[1]]
     assert {estimate.episodes for estimate in evaluate_within(learner, 1.0)} == {1}
     assert [estimate.value for estimate in evaluate_within(learner, None)] == [task.evaluate() for task in together]
+
+
+def test_however_a_task_begins_it_is_measured_in_its_own_number_of_episodes(tmp_path: Path) -> None:
+    """The learner measures for checkpoints, `eval_return` and studies, so its number counts, too."""
+    how: dict[str, Any] = {"eval_episodes": 3, "eval_envs": 2, "snapshots": "best"}
+    source = PPO("CartPole-v1", **how, storage=Store(f"sqlite:///{tmp_path}/rekindle.db")).init(**SMALL)
+    source.fit(1)
+    loaded = PPO("CartPole-v1", **how).init(**SMALL)
+    loaded.load_state_dict(source.state_dict())
+    warm = PPO("CartPole-v1", **how, warm_start=source).init(**SMALL)
+    for task in (source, loaded, warm, source.best(), pickle.loads(pickle.dumps(source))):
+        learner = task.member_ref().learner
+        [measured] = evaluate_within(learner, None)
+        assert (measured.value, measured.episodes) == (pytest.approx(task.evaluate()), 3)
+        assert (task.eval_envs, learner.eval_envs) == (2, 2)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
