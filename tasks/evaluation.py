@@ -20,7 +20,7 @@ from .base_learner import BaseLearner
 from .envs import Envs, EnvSpec, StepResult, allows_one, make_envs, spaces_of, steps_all_at_once, time_limit
 from .envs.base.encode import Observations
 from .errors import Diverged, UnsupportedSpace
-from .learner import Learner
+from .learner import Contest, Learner
 from .rng import streams
 from .runtime import EVALUATION_EPISODES
 from .signals.demonstrations import Demonstrations
@@ -142,21 +142,25 @@ def evaluate_within(
     if (score := learner.score()) is not None:
         return [Evaluated(value, episodes, 0) for value in score.tolist()]
     parts, shape = list[Measured](), (learner.members, -1, episodes)  # members, particles, episodes
-    left, first = np.full(learner.members, math.inf if steps is None else max(steps, 1.0)), 0
-    while first == 0 or (first < most and left.any()):
+    left = np.full(learner.members, math.inf if steps is None else max(steps, 1.0))
+    for first in range(0, max(most, 1), episodes):
+        if not left.any():
+            break
         parts.append(measure_episodes(learner, episodes, on_step=on_step, seed=seed, steps=left, first=first))
         returns = np.concatenate([part.returns.reshape(shape) for part in parts], -1)
         lengths = np.concatenate([part.lengths.reshape(shape) for part in parts], -1)
-        left, first = _left(returns, lengths, steps or 0.0), first + episodes
-    result = []
-    for returns_of, lasted in zip(returns, lengths, strict=True):
-        played = [particle[steps > 0] for particle, steps in zip(returns_of, lasted, strict=True)]
-        mean = float(np.array([particle.mean() for particle in played]).mean())
-        counts, error = [len(particle) for particle in played], None
-        if min(counts) > 1:
-            error = math.hypot(*(particle.std(ddof=1) / math.sqrt(len(particle)) for particle in played)) / len(played)
-        result.append(Evaluated(mean, max(counts), int(lasted.sum()), error))
-    return result
+        left = _left(returns, lengths, steps or 0.0)
+    return [_evaluated(*of_member) for of_member in zip(returns, lengths, strict=True)]
+
+
+def _evaluated(returns: np.ndarray, lengths: np.ndarray) -> Evaluated:
+    """Return a member's objective for episodes (particles, episodes)."""
+    played = [row[row_lengths > 0] for row, row_lengths in zip(returns, lengths, strict=True)]
+    mean = float(np.array([row.mean() for row in played]).mean())
+    counts, error = [len(row) for row in played], None
+    if min(counts) > 1:
+        error = math.hypot(*(row.std(ddof=1) / math.sqrt(len(row)) for row in played)) / len(played)
+    return Evaluated(mean, max(counts), int(lengths.sum()), error)
 
 
 def _left(returns: np.ndarray, lengths: np.ndarray, steps: float) -> np.ndarray:
@@ -210,49 +214,80 @@ def measure_episodes(
     if (score := learner.score()) is not None:
         returns = np.repeat(score[:, None], episodes, 1)
         return Measured(returns, {}, np.zeros(returns.shape, np.int64))
-    players = playing(learner)
-    members, most, players = players.members, players.eval_envs, players.particles or players
+    owner = playing(learner)
+    players = owner.particles or owner
     contest = players.contest if isinstance(players, Learner) else None
     spec = players.env if env is None else replace(env, state=players.env.state)
     spec = spec if contest is None else contest.reported(spec)
-    envs = _open_envs(players, spec, (seed,) * players.members, episodes, most)
+    envs = _open_envs(players, spec, (seed,) * players.members, episodes, owner.eval_envs)
     if not first:
         envs.faults.clear()  # of an earlier evaluation
-    returns = np.zeros((players.members, episodes))
-    lengths = np.zeros(returns.shape, np.int64)
-    info = np.full((*returns.shape, len(envs.info.names)), np.nan)
-    whole = steps is None or contest is not None  # sides take turns
-    of_members = np.full(members, math.inf) if whole or steps is None else np.broadcast_to(steps, members)
-    particles = players.members // members
-    left = np.repeat(of_members / particles, particles)  # of each member or particle
+    tally = _EpisodeTally(owner.members, players.members, episodes, envs)
+    left = tally.by_player(None if contest else steps)  # sides of a contest take turns
+    keys = partial(evaluation_keys, players.members, seed=seed)
 
     def see(*arrays: np.ndarray) -> None:
         if on_step is not None:
-            on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in arrays))
+            on_step(*(x.reshape(owner.members, -1, *x.shape[2:]) for x in arrays))
 
     try:
-        while (due := due_episodes(lengths, left, time_limit(spec))).any():
+        while (due := due_episodes(tally.lengths, left, time_limit(spec))).any():
             for begin in range(0, episodes, envs.num_envs):
-                if not due[:, begin : begin + envs.num_envs].any():
-                    continue
-                keys, actor = partial(evaluation_keys, players.members, seed=seed), (contest or players).actor
-                act = actor(episodes, deterministic, keys)
-                for rows, running, step in played_steps(envs, begin, act, due, see, first):
-                    count = rows.stop - begin
-                    lengths[:, rows] += running[:, rows]
-                    returns[:, rows] += step.reward[:, :count] * running[:, rows]
-                    ended = running[:, rows] & (step.terminated | step.truncated)[:, :count]
-                    info[:, rows][ended] = envs.info.last.reshape(*step.reward.shape, -1)[:, :count][ended]
-                    running[:, rows] &= ~ended
+                if due[:, begin : begin + envs.num_envs].any():
+                    act = (contest or players).actor(episodes, deterministic, keys)
+                    for columns, running, step in played_steps(envs, begin, act, due, see, first):
+                        tally.add(columns, running, step)
     except BaseException:
         envs.close()  # a process may be amid an answer
         raise
-    returns[lengths == 0] = np.nan
-    entries = {name: info[:, :, k] for k, name in enumerate(envs.info.names)}
-    if contest is not None:
-        returns, entries = contest.credited(returns, entries)
-    entries = {name: x.reshape(members, -1) for name, x in entries.items()}
-    return Measured(returns.reshape(members, -1), entries, lengths.reshape(members, -1))
+    return tally.measured(contest)
+
+
+class _EpisodeTally:
+    """Measurements of the episodes so far, of P members' players.
+
+    Attributes:
+        returns, lengths: returns and steps of each episode, (players, episodes).
+        info: last reported info of each episode, (players, episodes, entries).
+    """
+
+    def __init__(self, members: int, players: int, episodes: int, envs: Envs):
+        """Tally no steps; a member has a player for each particle."""
+        self.members, self.envs = members, envs
+        self.returns = np.zeros((players, episodes))
+        self.lengths = np.zeros((players, episodes), np.int64)
+        self.info = np.full((players, episodes, len(envs.info.names)), np.nan)
+
+    def by_player(self, steps: np.ndarray | float | None) -> np.ndarray:
+        """Return each player's share of its member's steps; None has no end."""
+        particles = len(self.returns) // self.members
+        of_members = np.broadcast_to(math.inf if steps is None else steps, self.members)
+        return np.repeat(of_members / particles, particles)
+
+    def add(self, columns: slice, running: np.ndarray, step: StepResult) -> None:
+        """Add a step of the episodes in these columns, and end episodes.
+
+        Args:
+            columns: the episodes.
+            running: mask (players, episodes) of those that took the step; those that ended leave it.
+            step: results in the environments, (players, N), of which the first ones play these episodes.
+        """
+        count, active = columns.stop - columns.start, running[:, columns]
+        self.lengths[:, columns] += active
+        self.returns[:, columns] += step.reward[:, :count] * active
+        ended = active & (step.terminated | step.truncated)[:, :count]
+        self.info[:, columns][ended] = self.envs.info.last.reshape(*step.reward.shape, -1)[:, :count][ended]
+        active &= ~ended
+
+    def measured(self, contest: Contest | None) -> Measured:
+        """Return the measurements by member, as a contest credits them."""
+        returns = np.where(self.lengths == 0, np.nan, self.returns)
+        entries = {name: self.info[:, :, k] for k, name in enumerate(self.envs.info.names)}
+        if contest is not None:
+            returns, entries = contest.credited(returns, entries)
+        shape = (self.members, -1)
+        entries = {name: x.reshape(shape) for name, x in entries.items()}
+        return Measured(returns.reshape(shape), entries, self.lengths.reshape(shape))
 
 
 def check_finite(learner: BaseLearner, member: int, returns: Sequence[float], subject: str) -> None:
@@ -383,11 +418,11 @@ def other_env(env: EnvSpec, other: str | Mapping[str, Any] | EnvSpec, subject: s
 
     Args:
         env: environment that the policy was trained in.
-        other: another environment; a mapping without an id changes entries of `own`.
+        other: another environment; a mapping without an id changes entries of `env`.
         subject: name of the task in error messages.
 
     Raises:
-        UnsupportedSpace: its observations or actions differ from those of `own`.
+        UnsupportedSpace: its observations or actions differ from those of `env`.
     """
     if not env:
         raise UnsupportedSpace(f"{subject} learns without an environment, but got {other!r}; leave it out")
@@ -399,8 +434,7 @@ def other_env(env: EnvSpec, other: str | Mapping[str, Any] | EnvSpec, subject: s
         if not equal:
             raise UnsupportedSpace(
                 f"{subject} is evaluated in environments of the same {part} space, {getattr(need, part)}, but "
-                f"{spec.id} "
-                f"has {getattr(have, part)}; name another environment, or add a wrapper that makes them equal"
+                f"{spec.id} has {getattr(have, part)}; name another environment, or add a wrapper that makes them equal"
             )
     return spec
 
