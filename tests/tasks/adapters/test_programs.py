@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rekindle import Store, Task
 from rekindle.tasks import load
-from rekindle.tasks.adapters import programs
+from rekindle.tasks.adapters import programs, running_program
 from rekindle.tasks.adapters.checking import check
 from rekindle.tasks.adapters.program_commands import ProgramCommand
 from rekindle.tasks.checkpoint.state import pack, unpack
@@ -166,7 +166,7 @@ def test_a_first_report_beyond_the_target_is_named() -> None:
 
 
 def test_a_program_that_reports_nothing_for_too_long_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "GRACE", 0.1)
+    monkeypatch.setattr(running_program, "GRACE", 0.1)
     task = make("hang", "ignore", "child")
     with progress.limited(1.0), pytest.raises(Hung, match=r"reported nothing for 1 s and was killed \(--stuck\)"):
         task.fit(3)
