@@ -42,7 +42,7 @@ from ..task import Task
 from .data import Data, decode, encode
 from .folders import Folder
 from .program_commands import EPOCH, PLACEHOLDER, ProgramCommand
-from .running_program import LOOK, Program, whole_epoch
+from .running_program import LOOK, Program, Reports, whole_epoch
 
 SCRIPTS = {".py", ".sh", ".r", ".jl", ".js", ".lua", ".rb", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".gin"}
 
@@ -159,41 +159,48 @@ class ProgramLearner(BaseLearner):
         """
         if stop():
             return None
-        target = self.target or epoch
-        program = self.program = self.program or self.start(target)
+        reports = Reports(epoch, self.target or epoch)
+        program = self.program = self.program or self.start(reports.target)
         self.clean = False
-        measures: dict[int, dict[str, float]] = {}
-        beyond, last, numbers = False, time.monotonic(), set[int]()
         program.proceed()
         while True:
             status = program.status()
-            for report in program.listen(0 if status is not None else LOOK):
-                last = time.monotonic()
-                beyond = beyond or report.epoch > target
-                numbers.add(report.epoch)
-                if epoch <= report.epoch <= target:
-                    measures[report.epoch] = self.checked(report.metrics)
+            for number, metrics in program.listen(0 if status is not None else LOOK):
+                reports.beyond = reports.beyond or number > reports.target
+                if self.add(reports, number, metrics):
                     self.folder.keep()
-                    if report.epoch < target:
-                        return measures
-                program.proceed(not beyond)
+                    if number < reports.target:
+                        return reports.measures
+                program.proceed(not reports.beyond)
             for named, metrics in self.matched(program):
-                last = time.monotonic()
-                number = epoch + len(measures) if named is None else named
-                numbers.add(number)
-                if epoch <= number <= target:
-                    measures[number] = self.checked(metrics)
+                self.add(reports, reports.next if named is None else named, metrics)
             if status is not None:
-                return self.ended(program, status, epoch, target, measures, beyond, numbers)
+                return self.ended(program, status, reports)
             if stop():
                 self.close()
                 return None
             progress.tick()  # the program may hang, but this process does not
-            if (limit := progress.limit()) is not None and time.monotonic() - last > limit:
+            if (limit := progress.limit()) is not None and time.monotonic() - reports.at > limit:
                 self.close()
-                raise Hung(
-                    f"{self.title} reported nothing for {limit:g} s and was killed (--stuck){program.last_words()}"
-                )
+                silence = f"reported nothing for {limit:g} s and was killed (--stuck)"
+                raise Hung(f"{self.title} {silence}{program.last_words()}")
+
+    def add(self, reports: Reports, number: int, metrics: dict[str, float]) -> bool:
+        """Add a report, and return whether its epoch is to be trained.
+
+        Raises:
+            ProgramError: it is, but the metrics lack the objective.
+        """
+        if not reports.counts(number):
+            return False
+        if self.objective not in metrics:
+            names = ", ".join(map(repr, metrics)) or "no metric"
+            raise ProgramError(
+                f"{self.title} must report its objective {self.objective!r}, but reported {names}; report it, or set "
+                "objective in the space file"
+            )
+        reports.measures[number] = metrics
+        return True
 
     def start(self, target: int) -> Program:
         """Start the program from its last whole checkpoint."""
@@ -208,41 +215,26 @@ class ProgramLearner(BaseLearner):
         environment = {f"REKINDLE_{name.upper()}": str(value) for name, value in variables.items()}
         return Program(self.command.words({**self.values, **variables}), self.folder.root, environment)
 
-    def ended(
-        self,
-        program: Program,
-        status: int,
-        epoch: int,
-        target: int,
-        measures: dict[int, dict[str, float]],
-        beyond: bool,
-        numbers: set[int],
-    ) -> dict[int, dict[str, float]]:
-        """Return an ended program's reports, and keep its folder."""
+    def ended(self, program: Program, status: int, reports: Reports) -> dict[int, dict[str, float]]:
+        """Return an ended program's metrics by epoch, and keep its folder."""
         self.program = None
         program.end()
-        if status and not (beyond and target in measures):
+        target = reports.target
+        if status and not (reports.beyond and target in reports.measures):
             how = f"was killed by {_signal(status)}" if status > 128 else f"ended with status {status}"
             raise ProgramFailed(f"{self.title} {how}, on the way to epoch {target}{program.last_words()}")
         if self.command.lines:
-            lines = self.read_lines()
-            numbers |= lines.keys()
-            measures |= {number: self.checked(x) for number, x in lines.items() if epoch <= number <= target}
-        if target not in measures:
-            after = f" after epoch {epoch - 1}" if epoch > 1 else ""
-            last = f"its last one is epoch {max(measures)}" if measures else f"it reported nothing{after}"
-            if min(numbers, default=1) < 1:
-                last = f"it began with epoch {min(numbers)}; report the number of epochs done, so 1 after the first"
-            elif not measures and max(numbers, default=0) > target:
-                last = f"it reported epoch {min(number for number in numbers if number > target)} first"
+            for number, metrics in self.read_lines().items():
+                self.add(reports, number, metrics)
+        if target not in reports.measures:
             raise ProgramError(
                 f"{self.title} must report each epoch from 1 to {target} (rekindle.report, or lines or pattern of the "
-                f"space file), but {last}{program.last_words()}"
+                f"space file), but {reports.describe_lack()}{program.last_words()}"
             )
-        if not beyond:
+        if not reports.beyond:
             self.folder.keep()
             self.clean = True
-        return measures
+        return reports.measures
 
     def matched(self, program: Program) -> Iterator[tuple[int | None, dict[str, float]]]:
         """Yield epochs, None where a line names none, and metrics."""
@@ -277,16 +269,6 @@ class ProgramLearner(BaseLearner):
                 ) from None
             measures[number] = numbers
         return measures
-
-    def checked(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return metrics, or raise ProgramError if they lack the objective."""
-        if self.objective not in metrics:
-            names = ", ".join(map(repr, metrics)) or "no metric"
-            raise ProgramError(
-                f"{self.title} must report its objective {self.objective!r}, but reported {names}; report it, or set "
-                "objective in the space file"
-            )
-        return metrics
 
     def score(self) -> np.ndarray:
         """Return the objective that the program reported last, (1,)."""

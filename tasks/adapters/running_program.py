@@ -36,6 +36,47 @@ class Report(NamedTuple):
     metrics: dict[str, float]
 
 
+class Reports:
+    """Reports of a program between one epoch and a target.
+
+    Attributes:
+        epoch, target: first and last epoch to train.
+        measures: metrics of these epochs, as far as they are reported.
+        numbers: all epochs that were reported.
+        beyond: whether the program waits in a report of an epoch beyond the target, so that it is to end.
+        at: time of the last report.
+    """
+
+    def __init__(self, epoch: int, target: int):
+        self.epoch, self.target = epoch, target
+        self.measures: dict[int, dict[str, float]] = {}
+        self.numbers: set[int] = set()
+        self.beyond = False
+        self.at = time.monotonic()
+
+    @property
+    def next(self) -> int:
+        """The epoch of a report that names none."""
+        return self.epoch + len(self.measures)
+
+    def counts(self, number: int) -> bool:
+        """Note a reported epoch, and return whether it is to be trained."""
+        self.at = time.monotonic()
+        self.numbers.add(number)
+        return self.epoch <= number <= self.target
+
+    def describe_lack(self) -> str:
+        """Return what was reported instead of the target."""
+        first = min(self.numbers, default=1)
+        if first < 1:
+            return f"it began with epoch {first}; report the number of epochs done, so 1 after the first"
+        if self.measures:
+            return f"its last one is epoch {max(self.measures)}"
+        if later := [number for number in self.numbers if number > self.target]:
+            return f"it reported epoch {min(later)} first"
+        return "it reported nothing" + (f" after epoch {self.epoch - 1}" if self.epoch > 1 else "")
+
+
 class Program:
     """A running program.
 
