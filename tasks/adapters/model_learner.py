@@ -94,41 +94,64 @@ class SB3Learner(BaseLearner):
     def build(self) -> None:
         self.epoch_size = self.values["epoch_steps"]
         self.envs = make_envs(self.env, self.seeds, self.values["num_envs"], processes=self.env_processes)
-        self.masks = mask_in(self.envs.obs_shape)
-        if self.base == "MaskablePPO" and self.masks is None:
-            raise UnsupportedSpace(
-                f"{self.place} needs an environment that tells an action mask, but {self.env.id} has none; take sb3:PPO"
-            )
-        self.task_envs = TaskVecEnv(self.envs, self.env)
-        self.venv: VecEnv = self.task_envs
-        if (normalize := self.values["normalize"]) != "none":
-            flags = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
-            self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **flags)
-        options, space = dict[str, Any](), self.hyperparameters.flat()
+        try:
+            self.masks = mask_in(self.envs.obs_shape)
+            if self.base == "MaskablePPO" and self.masks is None:
+                raise UnsupportedSpace(
+                    f"{self.place} needs an environment that tells an action mask, but {self.env.id} has none; take "
+                    "sb3:PPO"
+                )
+            self.task_envs = TaskVecEnv(self.envs, self.env)
+            self.venv: VecEnv = self.task_envs
+            if (normalize := self.values["normalize"]) != "none":
+                flags = {"norm_obs": normalize != "reward", "norm_reward": normalize != "obs"}
+                self.venv = VecNormalize(self.venv, gamma=self.values.get("gamma", 0.99), **flags)
+            self.model = self._new_model(self._arguments())
+        except BaseException:
+            self.envs.close()
+            raise
+        self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
+        self.kept = ModelPart(self)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of the model's class that hyperparameters name."""
+        arguments, space = dict[str, Any](), self.hyperparameters.flat()
         for name, value in self.values.items():
             if not isinstance(dimension := space[name], Argument):
-                options |= {} if name in OWN else {name: value}
+                arguments |= {} if name in OWN else {name: value}
             elif value is not None:
-                options[name] = _with_named(dimension.value(value), f"{self.place}: {name}", self.functions)
+                arguments[name] = _with_named(dimension.value(value), f"{self.place}: {name}", self.functions)
         if "noise_std" in self.values:
             size = self.venv.action_space.shape or ()
-            options["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
+            arguments["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
+        return arguments
+
+    def _usual_policy(self) -> str:
+        """Return the name of the policy for the observations."""
         sides = sorted(self.venv.observation_space.shape or ())[-2:]
-        shows = self.envs.obs_kind == "image" and min(sides) >= SMALLEST  # smaller ones are flattened
-        usual = POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[shows]
-        if "policy" not in options and usual not in self.model_class.policy_aliases:
+        shows_images = self.envs.obs_kind == "image" and min(sides) >= SMALLEST  # smaller ones are flattened
+        return POLICIES.get(self.base, ("MlpPolicy", "CnnPolicy"))[shows_images]
+
+    def _new_model(self, arguments: dict[str, Any]) -> BaseAlgorithm:
+        """Return an untrained model, and keep the generators' states after it.
+
+        Raises:
+            UnsupportedSpace: it cannot act in the environment.
+        """
+        usual = self._usual_policy()
+        if "policy" not in arguments and usual not in self.model_class.policy_aliases:
             raise UnsupportedSpace(
                 f"{self.place} has no policy for images, but {self.env.id} shows them; take another algorithm, or give "
                 "it a policy that sees them"
             )
-        policy = options.pop("policy", usual)
+        policy = arguments.pop("policy", usual)
         before = self.generator_states()
         try:
             seed = streams.seed_of(self.seeds[0], "sb3")
             with warnings.catch_warnings():  # of the user's device, and of minibatches that a study tries
                 for advice in ("You are trying to run .* on the GPU", "You have specified a mini-batch size of"):
                     warnings.filterwarnings("ignore", advice, UserWarning)
-                self.model = self.model_class(policy, self.venv, seed=seed, device=self.device, **options)
+                model = self.model_class(policy, self.venv, seed=seed, device=self.device, **arguments)
             self.generators = self.generator_states()
         except (ArithmeticError, AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images
             if is_lack_of_memory(error):
@@ -139,8 +162,7 @@ class SB3Learner(BaseLearner):
             ) from error
         finally:
             self.set_generator_states(before)
-        self.model.horizon = self.values["total_steps"]  # type: ignore[attr-defined]
-        self.kept = ModelPart(self)
+        return model
 
     def _with(self) -> str:
         """Return the names of the user's arguments, for messages."""

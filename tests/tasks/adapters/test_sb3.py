@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import own_models
+import psutil
 import pytest
 import sb3_contrib
 import stable_baselines3
@@ -226,6 +227,14 @@ def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
         load("sb3:own_models:Missing")
     with pytest.raises(ValueError, match=r"sb3_contrib:TQC: its algorithms are tasks by their class names .* sb3:TQC"):
         load("sb3_contrib:TQC")
+
+
+def test_the_environments_of_a_refused_model_are_closed() -> None:
+    before = {*psutil.Process().children()}
+    with pytest.raises(UnsupportedSpace, match="cannot act in FrozenLake-v1") as refusal:
+        load("sb3:SAC")("FrozenLake-v1", env_processes=2).init(num_envs=2).probe()
+    assert {*psutil.Process().children()} <= before
+    assert refusal.tb is not None  # it holds the learner, which would keep processes until it is gone
 
 
 def test_no_forbidden_action_is_taken_in_evaluation() -> None:
