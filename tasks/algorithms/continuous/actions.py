@@ -83,33 +83,24 @@ class NormalizedActions:
         Raises:
             UnsupportedSpace: an actor-critic cannot act in the space.
         """
-        choices: dict[int, int] = {}  # sizes, by their columns in a row
+        low, high, choices = _columns_of(space, subject)
+        numbers = [i for i in range(len(low)) if i not in choices]
+        low, high = low[numbers], high[numbers]
         self.row_type: type[np.generic] = np.int64 if isinstance(space, CHOICES) else np.float32
-        match space:
-            case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating) and space.is_bounded():
-                low, high = space.low.reshape(-1), space.high.reshape(-1)
-            case Joined():
-                low, high, choices = space.low, space.high, space.choices
-            case gym.spaces.Discrete() | gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
-                choices = dict(enumerate(sizes_of(space)))
-                low = high = np.zeros(len(choices), np.float32)
-            case _:
-                raise UnsupportedSpace(
-                    f"{subject} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are "
-                    f"bounded on all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a "
-                    "gymnasium.ActionWrapper that offers one"
-                )
         self.sizes = list(choices.values())
-        self.columns = [i for i in range(len(low)) if i not in choices], list(choices)
-        self.shape: tuple[int, ...] = low.shape if choices and space.shape else tuple(space.shape or ())
-        low, high = low[self.columns[0]], high[self.columns[0]]
+        self.columns = numbers, list(choices)
+        self.shape = (len(numbers) + len(choices),) if choices and space.shape else tuple(space.shape or ())
         self.units = Units((low + high) / 2, (high - low) / 2)
         # The columns of a row, as indices into numbers and choices side by side.
-        self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))
+        self.order = torch.from_numpy(np.argsort([*numbers, *choices]))
         self.device = torch.device(device)
-        self._continuous = torch.tensor(self.columns[0], dtype=torch.int64, device=device)
-        self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
-        self.outputs = self.per_number * len(low) + (self.num_discrete if self.num_discrete > 1 else 0)
+        self._continuous = torch.tensor(numbers, dtype=torch.int64, device=device)
+        self.continuous_dim, self.num_discrete = len(numbers), math.prod(self.sizes)
+        self.outputs = self.per_number * len(numbers) + (self.num_discrete if self.num_discrete > 1 else 0)
+        self._check(space, subject, low, high)
+
+    def _check(self, space: gym.Space[Any], subject: str, low: Array, high: Array) -> None:
+        """Raise UnsupportedSpace for choices or bounds that rule out the class."""
         if self.only_numbers and self.num_discrete > 1:
             raise UnsupportedSpace(
                 f"{subject} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, "
@@ -198,6 +189,30 @@ class NormalizedActions:
             uniforms: uniform numbers that draw the choices, (P, N, 1); None if there are none.
         """
         raise NotImplementedError
+
+
+def _columns_of(space: gym.Space[Any], subject: str) -> tuple[Array, Array, dict[int, int]]:
+    """Return bounds of a row's columns, and sizes of choices.
+
+    The sizes are by column.
+
+    Raises:
+        UnsupportedSpace: the space has other parts.
+    """
+    match space:
+        case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating) and space.is_bounded():
+            return space.low.reshape(-1), space.high.reshape(-1), {}
+        case Joined():
+            return space.low, space.high, space.choices
+        case gym.spaces.Discrete() | gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
+            choices = dict(enumerate(sizes_of(space)))
+            zeros = np.zeros(len(choices), np.float32)
+            return zeros, zeros, choices
+    raise UnsupportedSpace(
+        f"{subject} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are bounded on "
+        f"all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a gymnasium.ActionWrapper that "
+        "offers one"
+    )
 
 
 class DeterministicActions(NormalizedActions):
