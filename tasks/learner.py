@@ -352,12 +352,7 @@ def take_epoch_metrics(learner: Learner) -> list[Metrics]:
     rows, updates = [], learner.updates()
     for member, means in enumerate(learner.tally.take()):
         row = {"env_steps": float(learner.env_steps)} | ({"updates": float(updates[member])} if updates else {}) | means
-        if count := int(episodes.count[member]):
-            row |= {
-                "episodes": float(count),
-                "episode_return": float(episodes.return_sum[member]) / count,
-                "episode_length": float(episodes.length_sum[member]) / count,
-            }
+        row |= episodes.metrics(member)
         if learner.window is not None:
             row |= learner.window.metrics(member)
         rows.append(row | infos[member] | learner.envs.member_metrics(member))

@@ -219,13 +219,7 @@ class BehavioursLearner(Learner):
         """
         episodes, infos, merged = self.envs.take_episodes(), self.envs.info.take_metrics(), []
         for member in range(self.members):
-            row = {"env_steps": float(self.env_steps)}
-            if count := int(episodes.count[member]):
-                row |= {
-                    "episodes": float(count),
-                    "episode_return": float(episodes.return_sum[member]) / count,
-                    "episode_length": float(episodes.length_sum[member]) / count,
-                }
+            row = {"env_steps": float(self.env_steps)} | episodes.metrics(member)
             for name, of_members in rows.items():
                 row |= {f"{metric}.{name}": value for metric, value in of_members[member].items()}
             row |= {f"elo.{name}": float(pool.ratings[member, -1]) for name, pool in self.self_play.pools.items()}

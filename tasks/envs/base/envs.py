@@ -61,6 +61,17 @@ class Episodes:
     return_sum: NDArray[np.float64]
     length_sum: NDArray[np.int64]
 
+    def metrics(self, member: int) -> dict[str, float]:
+        """Return a member's number of episodes, and their means, if any."""
+        count = int(self.count[member])
+        if not count:
+            return {}
+        return {
+            "episodes": float(count),
+            "episode_return": float(self.return_sum[member]) / count,
+            "episode_length": float(self.length_sum[member]) / count,
+        }
+
 
 class Envs(ABC):
     """The environments of P members, N each.
