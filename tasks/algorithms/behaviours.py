@@ -99,36 +99,41 @@ class Behaviours(Task):
             ValueError: no policy has this name.
             UnsupportedSpace: the agents or their spaces differ, or all that learn are in one team.
         """
-        roster, learner, games = roster_of(self.env), self.member_ref().learner, at_least(str(self), "games", games, 1)
-        assert isinstance(learner, BehavioursLearner)
-        opponents: Any = other
-        if isinstance(other, Task):
-            if not isinstance(other, Behaviours):
-                raise UnsupportedSpace(
-                    f"{self} plays against policies of the same agents, but {other} has one policy for all; name a "
-                    "task of behaviours"
-                )
-            other_roster, opponents = roster_of(other.env), other.member_ref().learner
-            if (roster.agents, roster.behaviours, {*roster.learning}) != (
-                other_roster.agents,
-                other_roster.behaviours,
-                {*other_roster.learning},
-            ):
-                raise UnsupportedSpace(
-                    f"{self} plays against policies of the same agents with the same spaces, but {other} has "
-                    f"{', '.join(other_roster.agents)} in {', '.join(other_roster.learning)}; name a task of "
-                    f"{self.env.id}"
-                )
-        else:
-            for name in roster.learning:
-                check_player(self.env, name, other)
-        before, learner.contest = learner.contest, learner.contest_with(opponents)
+        learner, games = self._learner(), at_least(str(self), "games", games, 1)
+        opponent = self._opponent(other)
+        before, learner.contest = learner.contest, learner.contest_with(opponent)
         try:
             measured = measure_episodes(learner, games, deterministic=False, **self._elsewhere(None, seed))
         finally:
             learner.contest = before
         check_finite(learner, 0, measured.returns[0].tolist(), str(self))
         return np.sign(measured.returns[0] - measured.info[OPPONENTS][0]).astype(int).tolist()
+
+    def _learner(self) -> BehavioursLearner:
+        learner = self.member_ref().learner
+        assert isinstance(learner, BehavioursLearner)
+        return learner
+
+    def _opponent(self, other: Task | str) -> BehavioursLearner | str:
+        """Return a task's learner or a policy's name, if its agents fit."""
+        roster = roster_of(self.env)
+        if not isinstance(other, Task):
+            for name in roster.learning:
+                check_player(self.env, name, other)
+            return other
+        if not isinstance(other, Behaviours):
+            raise UnsupportedSpace(
+                f"{self} plays against policies of the same agents, but {other} has one policy for all; name a task of "
+                "behaviours"
+            )
+        other_roster = roster_of(other.env)
+        forms = [(x.agents, x.behaviours, {*x.learning}) for x in (roster, other_roster)]
+        if forms[0] != forms[1]:
+            raise UnsupportedSpace(
+                f"{self} plays against policies of the same agents with the same spaces, but {other} has "
+                f"{', '.join(other_roster.agents)} in {', '.join(other_roster.learning)}; name a task of {self.env.id}"
+            )
+        return other._learner()
 
     @contextmanager
     def _named(self, observation: Mapping[str, Any]) -> Iterator[None]:
@@ -162,9 +167,7 @@ class Behaviours(Task):
             observation[agent] if agent in observation else blank(observation_spaces[slot])
             for slot, agent in enumerate(roster.agents)
         )
-        learner = acting(self.member_ref().learner)
-        assert isinstance(learner, BehavioursLearner)
-        parts = learner.envs.obs_space
+        parts = self._learner().envs.obs_space
         assert isinstance(parts, spaces.Dict)
         unseen = {name: blank(space) for name, space in parts.items() if name != AGENTS}  # by policies
         return {AGENTS: observations, **unseen}, lambda action: {

@@ -116,8 +116,7 @@ class BehavioursLearner(Learner):
     # --- training ---
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        roster = roster_of(self.env)
-        teams = competing_teams(self.env, values[0])
+        roster, teams = roster_of(self.env), competing_teams(self.env, values[0])
         returns = self.further_objectives(self.env)
         self.returns = {f"{INFO}{name}" for name in returns}  # training reports them as episode_return.NAME
         trained, self.env = self.env, replace(self.env, info={**dict.fromkeys(returns, "last"), **self.env.info})
@@ -132,26 +131,33 @@ class BehavioursLearner(Learner):
         self.window = None
         try:
             self.shared = SharedEnvs(self.envs, roster, extras, bool(teams))
-            self.learners: dict[str, Learner] = {}
-            self.players: dict[str, PlayerActor] = {}
-            for name, view in self.shared.views.items():
-                alone = len(roster.behaviours) == 1
-                seeds = self.seeds if alone else [behaviour_seed(seed, name) for seed in self.seeds]
-                if name in self.env.players:
-                    self.players[name] = player_actor(view, self.env, self.env.players[name], seeds, self.device)
-                    continue
-                of_members = [learner_values(member, name, view.agents) for member in values]
-                learner = load(values[0][name][ALGORITHM]).learner
-                self.learners[name] = learner(view.spec, seeds, of_members, self.device, envs=view)
+            self._share(values, teams)
         except BaseException:
             self.envs.close()
             raise
+
+    def _share(self, values: Sequence[Mapping[str, Any]], teams: Mapping[str, tuple[int, ...]]) -> None:
+        """Let learners, players and past policies share the environments.
+
+        Args:
+            values: complete hyperparameters of each member.
+            teams: slots of each team that learns by self-play, by name.
+        """
+        roster = self.shared.roster
         self.self_play = Sides(self.shared, teams)
-        for name, learner in self.learners.items() if teams else ():
-            if (hp := getattr(self.hp, name).self_play).use:
-                view = self.shared.views[name]
-                of_members = [learner_values(member, name, view.agents) for member in values]
-                past = frozen(type(learner), view, learner.seeds, of_members, self.device)
+        self.learners: dict[str, Learner] = {}
+        self.players: dict[str, PlayerActor] = {}
+        for name, view in self.shared.views.items():
+            alone = len(roster.behaviours) == 1
+            seeds = self.seeds if alone else [behaviour_seed(seed, name) for seed in self.seeds]
+            if name in self.env.players:
+                self.players[name] = player_actor(view, self.env, self.env.players[name], seeds, self.device)
+                continue
+            of_members = [learner_values(member, name, view.agents) for member in values]
+            algorithm: type[Learner] = load(values[0][name][ALGORITHM]).learner
+            learner = self.learners[name] = algorithm(view.spec, seeds, of_members, self.device, envs=view)
+            if teams and (hp := getattr(self.hp, name).self_play).use:
+                past = frozen(algorithm, view, seeds, of_members, self.device)
                 self.self_play.add(name, SelfPlay(learner, past, hp))
         name, self.first = next(iter(self.learners.items()))
         self.agents = self.shared.views[name].agents
@@ -253,18 +259,15 @@ class BehavioursLearner(Learner):
 
         `around` replaces the function of each behaviour, see `Contest`.
         """
-        memory, actors = memory or {}, {}
+        memory, actors, keys = memory or {}, {}, keys or partial(evaluation_keys, self.members)
+        counts = {name: episodes * view.agents for name, view in self.shared.views.items()}
         for name, learner in self.learners.items():
-            count, drawn = episodes * self.shared.views[name].agents, keys or partial(evaluation_keys, self.members)
-            if len(self.learners) > 1:
-                drawn = partial(_prefixed, drawn, name)
-            actors[name] = learner.actor(count, deterministic, drawn, memory.get(name))
+            drawn = partial(_prefixed, keys, name) if len(self.learners) > 1 else keys
+            actors[name] = learner.actor(counts[name], deterministic, drawn, memory.get(name))
             if around is not None:
                 actors[name] = around(name, actors[name], drawn)
-
         for name, player in self.players.items():
-            count, drawn = episodes * self.shared.views[name].agents, keys or partial(evaluation_keys, self.members)
-            actors[name] = player(count, partial(_prefixed, drawn, name))
+            actors[name] = player(counts[name], partial(_prefixed, keys, name))
 
         def act(obs: np.ndarray) -> np.ndarray:
             form, roster = self.shared.form, self.shared.roster
