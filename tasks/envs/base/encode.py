@@ -97,43 +97,52 @@ class Observations:
         if is_image(space):
             self.kind, self.shape, self._write = "image", _image_shape(space), _image_writer(space)
             return
-        parts, images, end = [], [], 0
-        for path, leaf in leaves(space):
-            if is_image(leaf):
-                images.append((path, _image_shape(leaf), _image_writer(leaf)))
-                continue
-            if not isinstance(leaf, FLAT_SPACES) and not is_text(leaf):
-                entry_path = "".join(f"[{step!r}]" for step in path)
-                raise UnsupportedSpace(
-                    f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and "
-                    f"Tuple, but observation_space{entry_path} is {leaf}; add a wrapper that turns it into one of these"
-                )
-            begin, end = end, end + size_of(leaf)
-            parts.append((path, _writer(leaf), slice(begin, end)))
-            self._columns.append((path, slice(begin, end)))
-            if path == (MASK,):
-                self.mask = slice(begin, end)
-        if end > MOST_NUMBERS:
-            raise UnsupportedSpace(
-                f"{env}: an observation has at most {MOST_NUMBERS:,} numbers, since a network has weights for each and "
-                f"a rollout keeps them, but observation_space has {end:,}: {reprlib.repr(space)}; a whole number is "
-                "one-hot, so write a large one as digits or as a Box of one number, in a wrapper; images are Boxes of "
-                "uint8"
-            )
+        images = [(path, leaf) for path, leaf in leaves(space) if is_image(leaf)]
+        flat = [(path, leaf) for path, leaf in leaves(space) if not is_image(leaf)]
+        self._check_kinds(flat)
+        spans = pairwise(accumulate((size_of(leaf) for _, leaf in flat), initial=0))
+        self._columns = [(path, slice(*span)) for (path, _), span in zip(flat, spans, strict=True)]
+        self.mask = next((columns for path, columns in self._columns if path == (MASK,)), None)
+        count = self._columns[-1][1].stop if flat else 0
+        self._check_numbers(count, bool(images))
+        parts = [(path, _writer(leaf), columns) for (path, leaf), (_, columns) in zip(flat, self._columns, strict=True)]
         numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts, space)
-        if not end and not images:
-            raise UnsupportedSpace(f"{env}: observations have at least one number, but observation_space is {space}")
-        if images and self.mask is not None:
-            raise UnsupportedSpace(
-                f"{env}: an {MASK} stands beside numbers, but here beside images; encode them as numbers in a wrapper"
-            )
         if images:
-            self.kind, self.shape = "mixed", MixedShape(end, [shape for _, shape, _ in images])
-            self._write = _write_mixed(numbers, [(path, writer) for path, _, writer in images], self.shape)
+            self.kind, self.shape = "mixed", MixedShape(count, [_image_shape(image) for _, image in images])
+            self._write = _write_mixed(numbers, [(path, _image_writer(image)) for path, image in images], self.shape)
         else:
-            self.kind, self.dtype, self.shape, self._write = "vector", np.dtype(np.float32), (end,), numbers
+            self.kind, self.dtype, self.shape, self._write = "vector", np.dtype(np.float32), (count,), numbers
         if self.mask is not None:
-            self.shape = MaskedShape(end, self.mask)
+            self.shape = MaskedShape(count, self.mask)
+
+    def _check_kinds(self, parts: Sequence[tuple[Path, Space]]) -> None:
+        """Raise UnsupportedSpace for a part that nothing encodes."""
+        for path, part in parts:
+            if not isinstance(part, FLAT_SPACES) and not is_text(part):
+                raise UnsupportedSpace(
+                    f"{self.env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict "
+                    f"and Tuple, but observation_space{_entry(path)} is {part}; add a wrapper that turns it into one "
+                    "of these"
+                )
+
+    def _check_numbers(self, count: int, beside_images: bool) -> None:
+        """Raise UnsupportedSpace for too many numbers, none, or a mask beside images."""
+        if count > MOST_NUMBERS:
+            raise UnsupportedSpace(
+                f"{self.env}: an observation has at most {MOST_NUMBERS:,} numbers, since a network has weights for "
+                f"each and a rollout keeps them, but observation_space has {count:,}: {reprlib.repr(self.space)}; a "
+                "whole number is one-hot, so write a large one as digits or as a Box of one number, in a wrapper; "
+                "images are Boxes of uint8"
+            )
+        if not count and not beside_images:
+            raise UnsupportedSpace(
+                f"{self.env}: observations have at least one number, but observation_space is {self.space}"
+            )
+        if beside_images and self.mask is not None:
+            raise UnsupportedSpace(
+                f"{self.env}: an {MASK} stands beside numbers, but here beside images; encode them as numbers in a "
+                "wrapper"
+            )
 
     def write(self, value: Any, out: Array, method: str = "step") -> None:
         """Encode an observation into an array of zeros.
@@ -160,15 +169,14 @@ class Observations:
         Floats may lie outside of their bounds. The arguments are those of `write`.
         """
         for path, leaf in leaves(self.space):
-            part, entry = value, "".join(f"[{step!r}]" for step in path)
+            part = value
             for at, step in enumerate(path):
                 try:
                     part = part[step]
                 except (LookupError, TypeError, IndexError):
-                    above = "".join(f"[{step!r}]" for step in path[:at])
-                    raise self._contradiction(method, above, f"have {step!r}", reprlib.repr(part)) from None
+                    raise self._contradiction(method, path[:at], f"have {step!r}", reprlib.repr(part)) from None
             if broken := _broken_rule(leaf, part):
-                raise self._contradiction(method, entry, *broken)
+                raise self._contradiction(method, path, *broken)
 
     def outside(self, value: Any) -> str | None:
         """Describe the first float outside of its bounds, or return None."""
@@ -179,14 +187,15 @@ class Observations:
                 with np.errstate(invalid="ignore"):  # of infinite numbers
                     excess = np.maximum(low - part, part - high) - TOLERANCE * np.maximum(1, np.abs(part))
                 if (excess > 0).any():
-                    entry, k = "".join(f"[{step!r}]" for step in path), int(np.argmax(excess))
-                    return f"observation{entry} was {part[k]:g}, outside of its bounds {low[k]:g} to {high[k]:g}"
+                    k = int(np.argmax(excess))
+                    bounds = f"{low[k]:g} to {high[k]:g}"
+                    return f"observation{_entry(path)} was {part[k]:g}, outside of its bounds {bounds}"
         return None
 
-    def _contradiction(self, method: str, entry: str, rule: str, got: str) -> BadObservation:
+    def _contradiction(self, method: str, path: Path, rule: str, got: str) -> BadObservation:
         return BadObservation(
-            f"{self.env}: observation{entry} must {rule}, as observation_space says, but {method} gave {got}; fix one "
-            "of them, or add a wrapper that does"
+            f"{self.env}: observation{_entry(path)} must {rule}, as observation_space says, but {method} gave {got}; "
+            "fix one of them, or add a wrapper that does"
         )
 
     def columns(self, name: str) -> slice:
@@ -201,6 +210,11 @@ class Observations:
         return obs.reshape(len(obs), -1) if self.kind == "vector" else None
 
 
+def _entry(path: Path) -> str:
+    """Return the indices that lead to a part of an observation."""
+    return "".join(f"[{step!r}]" for step in path)
+
+
 Writer = Callable[[Any, Array], None]
 
 
@@ -212,36 +226,47 @@ def _writer(space: Space) -> Writer:
     if is_text(space):
         return _write_text
     if isinstance(space, spaces.Discrete):
-        start, number = int(space.start), int(space.n)
-
-        def one_hot(value: Any, out: Array) -> None:
-            try:
-                index = operator.index(value) - start
-            except TypeError:  # an array of one number, or a float
-                index = operator.index(_whole(np.asarray(value).item())) - start
-            if not 0 <= index < number:
-                raise ValueError(f"{index + start} is out of range")
-            out[index] = 1
-
-        return one_hot
+        return _one_hot_writer(space)
     if isinstance(space, spaces.MultiDiscrete):
-        sizes, first = space.nvec.reshape(-1), space.start.reshape(-1)
-        offset = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+        return _one_hots_writer(space)
+    return _flat_writer(space)
 
-        def one_hots(value: Any, out: Array) -> None:
-            numbers = np.asarray(value).reshape(-1)
-            if len(numbers) != len(sizes):
-                raise ValueError(f"there are {len(numbers)} choices instead of {len(sizes)}")
-            chosen = numbers.astype(np.int64) - first
-            if numbers.dtype.kind == "f" and (chosen + first != numbers).any():
-                raise ValueError(f"{value} is not whole")
-            if (chosen < 0).any() or (chosen >= sizes).any():
-                raise ValueError(f"{value} is out of range")
-            out[chosen + offset] = 1
 
-        return one_hots
+def _one_hot_writer(space: spaces.Discrete) -> Writer:
+    start, number = int(space.start), int(space.n)
 
-    def flat(value: Any, out: Array) -> None:
+    def write(value: Any, out: Array) -> None:
+        try:
+            index = operator.index(value) - start
+        except TypeError:  # an array of one number, or a float
+            index = operator.index(_whole(np.asarray(value).item())) - start
+        if not 0 <= index < number:
+            raise ValueError(f"{index + start} is out of range")
+        out[index] = 1
+
+    return write
+
+
+def _one_hots_writer(space: spaces.MultiDiscrete) -> Writer:
+    sizes, first = space.nvec.reshape(-1), space.start.reshape(-1)
+    offset = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+
+    def write(value: Any, out: Array) -> None:
+        numbers = np.asarray(value).reshape(-1)
+        if len(numbers) != len(sizes):
+            raise ValueError(f"there are {len(numbers)} choices instead of {len(sizes)}")
+        chosen = numbers.astype(np.int64) - first
+        if numbers.dtype.kind == "f" and (chosen + first != numbers).any():
+            raise ValueError(f"{value} is not whole")
+        if (chosen < 0).any() or (chosen >= sizes).any():
+            raise ValueError(f"{value} is out of range")
+        out[chosen + offset] = 1
+
+    return write
+
+
+def _flat_writer(space: Space) -> Writer:
+    def write(value: Any, out: Array) -> None:
         array = np.asarray(value)
         if array.shape != space.shape and (broken := _broken_rule(space, array)) is not None:
             raise ValueError(f"it must {broken[0]}")
@@ -250,7 +275,7 @@ def _writer(space: Space) -> Writer:
         else:
             out[:] = array.reshape(-1)
 
-    return flat
+    return write
 
 
 @np.errstate(over="ignore")  # above 3e38 they become infinite, which is an error of its own
