@@ -19,7 +19,7 @@ from ..experience.returns import critic_loss_choice
 from ..experience.rollout import Agent, Noise, StepNoise
 from ..experience.whole_episodes import whole_episodes_space
 from ..learner import Learner
-from ..networks.actor_critic import model_space
+from ..networks.actor_critic import ActorCriticForm, model_space
 from ..networks.compiled_actor_critic import actor_critic
 from ..networks.distributions import Gaussian, distribution_for, units_in
 from ..networks.encoders import ENCODERS, check_encoder, unused_width
@@ -201,9 +201,8 @@ def make_agent(learner: Learner) -> Agent:
     hp, envs, subject = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
     build = actor_critic if hp.model.memory == "none" else RecurrentActorCritic
     goal = goal_of(vars(hp.model), learner.env, subject)
-    policy = build(
-        envs.obs_shape, envs.action_space, hp.model, learner.seeds, subject, learner.device, hp.use_sde, goal
-    )
+    form = ActorCriticForm(envs.obs_shape, envs.action_space, hp.model, subject, hp.use_sde, goal)
+    policy = build(form, learner.seeds, learner.device)
     dist, parameters = policy.distribution, policy.parameters
 
     def noise(keys: Keys, num_envs: int, steps: int) -> Noise:
@@ -216,8 +215,9 @@ def make_agent(learner: Learner) -> Agent:
         return noise(keys or partial(evaluation_keys, learner.members), episodes, steps=1)
 
     scale_obs = hp.normalize_obs and envs.obs_kind == "vector"
-    form = learner.members, envs.obs_shape[0], mask_in(envs.obs_shape)
-    obs_normalizer = ObservationNormalizer(*form) if scale_obs else None
+    obs_normalizer = (
+        ObservationNormalizer(learner.members, envs.obs_shape[0], mask_in(envs.obs_shape)) if scale_obs else None
+    )
     gamma = hp.gamma.cpu().double().numpy()
     reward_normalizer = RewardNormalizer(learner.members, hp.num_envs, gamma) if hp.normalize_reward else None
     agent = Agent if hp.model.memory == "none" else RecurrentAgent

@@ -66,7 +66,7 @@ class QPolicy(ActorCritic):
     """Action values q(s, ·) of P members, as the parameters of `EpsilonChoice`."""
 
     def __init__(self, obs_shape: tuple[int, ...], actions: int, model: SimpleNamespace, seeds: list[int], device: Any):
-        """Initialize the networks; the arguments are those of `ActorCritic`."""
+        """Initialize the networks, see `ActorCriticForm`."""
         self.encoder = encoder_for(model, "features", obs_shape)
         self.obs_shape, self.mask, self.actor_columns = obs_shape, mask_in(obs_shape), None
         self.distribution = EpsilonChoice(actions)

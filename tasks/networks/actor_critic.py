@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -51,6 +51,26 @@ def model_space() -> Space:
     )
 
 
+class ActorCriticForm(NamedTuple):
+    """Form of an actor-critic.
+
+    Attributes:
+        obs_shape: (D,) for vectors or (H, W, C) for images.
+        action_space: action space of one environment.
+        hp: values of `model_space`.
+        subject: name of the task in error messages.
+        sde: whether to use state-dependent exploration, see `sde`.
+        goal: part of an observation that conditions the first layer, see `goal_conditioning`.
+    """
+
+    obs_shape: tuple[int, ...]
+    action_space: gym.Space[Any]
+    hp: SimpleNamespace
+    subject: str
+    sde: bool = False
+    goal: slice | None = None
+
+
 class ActorCritic(Stacked):
     """Policy π(a|s) and values v(s) of P members.
 
@@ -63,29 +83,15 @@ class ActorCritic(Stacked):
 
     state_size = 0
 
-    def __init__(
-        self,
-        obs_shape: tuple[int, ...],
-        action_space: gym.Space[Any],
-        hp: SimpleNamespace,
-        seeds: list[int],
-        subject: str,
-        device: torch.device | str = "cpu",
-        sde: bool = False,
-        goal: slice | None = None,
-    ):
+    def __init__(self, form: ActorCriticForm, seeds: list[int], device: torch.device | str = "cpu"):
         """Build and initialize the networks.
 
         Args:
-            obs_shape: (D,) for vectors or (H, W, C) for images.
-            action_space: action space of one environment.
-            hp: values of `model_space`.
+            form: form of the networks.
             seeds: seeds of the members.
-            subject: name of the task in error messages.
             device: device of all tensors.
-            sde: whether to use state-dependent exploration, see `sde`.
-            goal: part of an observation that conditions the first layer, see `goal_conditioning`.
         """
+        obs_shape, action_space, hp, subject, sde, goal = form
         self.encoder: Encoder = encoder_for(hp, "features", obs_shape)
         if goal is not None:
             self.encoder = GoalEncoder("features", obs_shape[0], goal, hp)

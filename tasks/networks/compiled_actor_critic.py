@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ from ..compiled.records import (
 )
 from ..envs.base.masks import actor_columns_in
 from ..runtime.progress import tick
-from .actor_critic import ActorCritic
+from .actor_critic import ActorCritic, ActorCriticForm
 from .distributions import Categorical, Gaussian, distribution_for
 from .encoders import ENCODERS, Unlearned, encoder_for
 from .mlp import actor_layers, critic_layers
@@ -35,24 +33,20 @@ METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
 STEPS_AT_ONCE = 4096  # steps between two ticks, which show that this process makes progress
 
 
-def actor_critic(
-    obs_shape: tuple[int, ...],
-    action_space: gym.Space[Any],
-    hp: SimpleNamespace,
-    seeds: list[int],
-    subject: str,
-    device: torch.device | str = "cpu",
-    sde: bool = False,
-    goal: slice | None = None,
-) -> ActorCritic:
-    """Return an `ActorCritic`, computed by kernels if they cover it.
+def actor_critic(form: ActorCriticForm, seeds: list[int], device: torch.device | str = "cpu") -> ActorCritic:
+    """Return an `ActorCritic`, computed by kernels if they cover it."""
+    run = kernels() if torch.device(device).type == "cpu" and is_covered(form) else None
+    return ActorCritic(form, seeds, device) if run is None else CompiledActorCritic(run, form, seeds)
 
-    They cover vectors and actions that are one choice or normal numbers. The arguments are those of the class.
+
+def is_covered(form: ActorCriticForm) -> bool:
+    """Return whether kernels compute an actor-critic.
+
+    They cover vectors and actions that are one choice or normal numbers.
     """
-    form = (obs_shape, action_space, hp, seeds, subject, device, sde, goal)
-    distribution = distribution_for(action_space, subject)
-    covered = (
-        not (sde or goal or hp.shared_critic)
+    obs_shape, hp, distribution = form.obs_shape, form.hp, distribution_for(form.action_space, form.subject)
+    return (
+        not (form.sde or form.goal or hp.shared_critic)
         and actor_columns_in(obs_shape) is None
         and hp.encoder in ENCODERS
         and type(encoder_for(hp, "features", obs_shape)) is Unlearned
@@ -60,10 +54,7 @@ def actor_critic(
         and getattr(distribution, "units", None) is None
         and hp.activation in ACTIVATION_NUMBERS
         and min(obs_shape[0], *actor_layers(hp), *critic_layers(hp)) > 1  # see Exactness in mlp.py
-        and torch.device(device).type == "cpu"
     )
-    run = kernels() if covered else None
-    return ActorCritic(*form) if run is None else CompiledActorCritic(run, *form)
 
 
 class CompiledActorCritic(ActorCritic):
@@ -78,9 +69,9 @@ class CompiledActorCritic(ActorCritic):
 
     scratch = ("run", "networks", "gradient", "slope")
 
-    def __init__(self, run: ModuleType, *form: Any):
-        """Build the networks; `form` are the arguments of `ActorCritic`."""
-        super().__init__(*form)
+    def __init__(self, run: ModuleType, form: ActorCriticForm, seeds: list[int]):
+        """Build the networks, see `ActorCritic`, for the kernels `run`."""
+        super().__init__(form, seeds)
         vector, spans = self.parameters.vector, self.parameters.spans
         gaussian = isinstance(self.distribution, Gaussian)
         self.run = run

@@ -15,7 +15,7 @@ from rekindle.tasks.envs import Envs, EnvSpec, make_envs
 from rekindle.tasks.experience.normalizers import ObservationNormalizer, RewardNormalizer
 from rekindle.tasks.experience.returns import gae
 from rekindle.tasks.experience.rollout import Agent, Rollout, StepNoise, evaluate_values, permutations, shuffled
-from rekindle.tasks.networks.actor_critic import ActorCritic
+from rekindle.tasks.networks.actor_critic import ActorCritic, ActorCriticForm
 from rekindle.tasks.networks.distributions import Categorical, Gaussian
 from rekindle.tasks.rng import streams
 from torch import Tensor
@@ -126,7 +126,7 @@ def test_a_members_values_do_not_depend_on_the_cuts_of_the_others() -> None:
 
     def run(seeds: list[int]) -> tuple[Rollout, Tensor, Tensor]:
         envs = make_envs(EnvSpec("fakes:Corridor-v0", {"length": 7, "spread": 7}, max_episode_steps=5), seeds, 3)
-        policy = ActorCritic(envs.obs_shape, envs.action_space, hp, seeds, "test")
+        policy = ActorCritic(ActorCriticForm(envs.obs_shape, envs.action_space, hp, "test"), seeds)
         noise = StepNoise(streams.keys(seeds, "action"), policy.distribution, 30, 3, DEVICE)
         rollout = agent_of(policy, noise(0)).collect(envs, 0)
         return rollout, *evaluate_values(rollout, policy.value)
