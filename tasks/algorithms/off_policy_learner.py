@@ -26,7 +26,7 @@ from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluate, evaluation_keys
 from ..experience.exploration import UniformActions
-from ..experience.hindsight import HindsightReplay
+from ..experience.hindsight import HindsightReplay, Relabelling
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.prioritized import PrioritizedSampler
 from ..experience.replay_buffer import (
@@ -35,6 +35,7 @@ from ..experience.replay_buffer import (
     Field,
     Index,
     ReplayBuffer,
+    RingForm,
     Sampler,
     UniformSampler,
     replay_buffer,
@@ -143,19 +144,11 @@ class OffPolicyLearner(Learner):
             raise UnsupportedSpace(
                 f"{subject}: actions must be below {EXACT_INTEGERS}, but the environment has {envs.action_space}"
             )
-        obs_type = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        obs = Field(envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8)
         action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
-        fields = transition_fields(Field(envs.obs_shape, obs_type), action)
-        if envs.present is not None:
-            fields[PRESENT] = Field((), torch.uint8)
-            if envs.turns:
-                self.turns = OpenTransitions(self.members, hp.num_envs, fields["obs"], action)
-        form = (self.members, hp.buffer_size, hp.num_envs, fields, self.device)
-        if hp.replay.relabel == "none":
-            self.replay: ReplayBuffer = replay_buffer(*form)
-        else:
-            relabel = (hp.replay.relabel, hp.replay.relabel_ratio, self.keys("relabel"), hp.batch_size)
-            self.replay = HindsightReplay(*form, goals_of(self.env), *relabel)
+        if envs.turns and envs.present is not None:
+            self.turns = OpenTransitions(self.members, hp.num_envs, obs, action)
+        self.replay = self._new_replay(obs, action)
         source = (self.replay, self.keys("replay"), hp.batch_size, hp.n_step)
         uniform = hp.replay.name == "uniform"
         self.priorities: Sampler = UniformSampler(*source) if uniform else PrioritizedSampler(*source, hp.replay)
@@ -166,6 +159,18 @@ class OffPolicyLearner(Learner):
         self.progress = Progress(self.members, full_at=hp.learning_starts)
         self.gamma = hp.gamma.cpu()  # the buffer lies in RAM, and n-step returns are computed there
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
+
+    def _new_replay(self, obs: Field, action: Field) -> ReplayBuffer:
+        """Return an empty buffer for observations and actions."""
+        hp, fields = self.hp, transition_fields(obs, action)
+        if self.envs.present is not None:
+            fields[PRESENT] = Field((), torch.uint8)
+        form = RingForm(self.members, hp.buffer_size, hp.num_envs, fields)
+        strategy, ratio = hp.replay.relabel, hp.replay.relabel_ratio
+        if strategy == "none":
+            return replay_buffer(form, self.device)
+        relabelling = Relabelling(goals_of(self.env), strategy, ratio, self.keys("relabel"), hp.batch_size)
+        return HindsightReplay(form, relabelling, self.device)
 
     def iterate(self) -> dict[str, Tensor]:
         filling = self.filling
@@ -187,17 +192,10 @@ class OffPolicyLearner(Learner):
         """
         hp = self.hp
         at_random = self.filling & ~((self.progress.fills > 1) & hp.use_trained_policy_for_refill)  # (P,)
-        all_random, any_random = at_random.all(), at_random.any()
         first = self.env_steps // hp.num_envs
         for position in range(first, first + hp.num_steps):
             obs, present = self.envs.obs, self.envs.present
-            inputs = self.tensor(self.normalize(obs, learn=True, counted=present))
-            features = inputs if self.memory is None else self.memory(inputs)
-            allowed = None if self.mask is None else obs[..., self.mask] > 0.5
-            actions = self.uniform_actions(position, allowed) if all_random else self.explore(features, position)
-            if any_random and not all_random:
-                actions = actions.copy()
-                actions[at_random] = self.uniform_actions(position, allowed)[at_random]
+            actions = self._choose(obs, present, position, at_random)
             step = self.envs.step(actions)
             if self.turns is not None:
                 assert present is not None
@@ -211,6 +209,30 @@ class OffPolicyLearner(Learner):
                 self.rewards.learn(step.reward[None], ended[None])
             self.end_episodes(ended)
         self.env_steps += hp.num_steps * hp.num_envs
+
+    def _choose(
+        self, obs: Array, present: NDArray[np.bool_] | None, position: int, at_random: NDArray[np.bool_]
+    ) -> Array:
+        """Return actions (P, N, ...), random ones for some members.
+
+        Moments of observations and recurrent states advance, whoever acts.
+
+        Args:
+            obs: observations as the environments give them, (P, N, ...).
+            present: agents whose actions count, (P, N); None if all do.
+            position: number of the step, which selects the random numbers.
+            at_random: members whose actions are random, (P,).
+        """
+        inputs = self.tensor(self.normalize(obs, learn=True, counted=present))
+        features = inputs if self.memory is None else self.memory(inputs)
+        if not at_random.any():
+            return self.explore(features, position)
+        uniform = self.uniform_actions(position, None if self.mask is None else obs[..., self.mask] > 0.5)
+        if at_random.all():
+            return uniform
+        actions = self.explore(features, position).copy()
+        actions[at_random] = uniform[at_random]
+        return actions
 
     def explore(self, features: Tensor, position: int) -> Array:
         """Return actions (P, N, ...) to explore with.

@@ -13,7 +13,7 @@ Notation: P members, N environments, B rows of a batch, G numbers in a goal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ...spaces import Dimension, categorical, real
 from ..envs import Goals
 from ..rng import streams
 from ..rng.draws import Draws
-from .replay_buffer import Field, Index, Relabel, ReplayBuffer
+from .replay_buffer import Index, Relabel, ReplayBuffer, RingForm
 
 STRATEGIES = ("future", "final", "episode")
 RUNNING = np.iinfo(np.int64).max  # end of an episode that has not ended yet
@@ -41,6 +41,24 @@ def relabel_space() -> dict[str, Dimension]:
     }
 
 
+class Relabelling(NamedTuple):
+    """Rule by which drawn transitions get another goal.
+
+    Attributes:
+        goals: goals of the environment.
+        strategy: one of `STRATEGIES`.
+        ratio: probability of another goal, (P, 1).
+        keys: random streams of the members, (P,).
+        batch_size: B.
+    """
+
+    goals: Goals
+    strategy: str
+    ratio: Tensor
+    keys: streams.Bits
+    batch_size: int
+
+
 class HindsightReplay(ReplayBuffer):
     """A replay buffer that gives some of the drawn transitions another goal."""
 
@@ -51,43 +69,25 @@ class HindsightReplay(ReplayBuffer):
         "_begun",
     )  # functions of the transitions
 
-    def __init__(
-        self,
-        members: int,
-        capacity: int,
-        num_envs: int,
-        fields: dict[str, Field],
-        device: torch.device | str,
-        goals: Goals,
-        strategy: str,
-        ratio: Tensor,
-        keys: streams.Bits,
-        batch_size: int,
-    ):
+    def __init__(self, form: RingForm, relabelling: Relabelling, device: torch.device | str = "cpu"):
         """Allocate the ring.
 
         Args:
-            members: P.
-            capacity: number of transitions, rounded down to whole steps.
-            num_envs: N.
-            fields: fields of a transition, by name.
+            form: form of the ring.
+            relabelling: rule of other goals.
             device: device of batches.
-            goals: goals of the environment.
-            strategy: one of `STRATEGIES`.
-            ratio: probability of another goal, (P, 1).
-            keys: random streams of the members, (P,).
-            batch_size: B.
         """
-        super().__init__(members, capacity, num_envs, fields, device)
+        super().__init__(form, device)
+        goals, strategy, ratio, keys, batch_size = relabelling
         self.goals, self.strategy, self.ratio = goals, strategy, ratio.cpu().numpy()
         self.relabel_draws = Draws(keys, (2, batch_size))
         begins = [self.columns[name] for name in ("obs", "next_obs")]
         self._desired = [_within(columns, goals.desired) for columns in begins]
         self._achieved = _within(begins[1], goals.achieved)
-        shape = (members, self.slots, num_envs)
+        shape = (self.members, self.slots, self.num_envs)
         self._begins = np.zeros(shape, np.int64)  # number of the first and the last step of a transition's episode
         self._ends = np.full(shape, RUNNING)
-        self._begun = np.zeros((members, num_envs), np.int64)  # first steps of the running episodes
+        self._begun = np.zeros((self.members, self.num_envs), np.int64)  # first steps of the running episodes
 
     def add(self, **values: NDArray[Any]) -> None:
         slot = self.steps % self.slots

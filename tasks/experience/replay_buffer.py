@@ -48,6 +48,22 @@ def transition_fields(obs: Field, action: Field) -> dict[str, Field]:
     return {"obs": obs, "next_obs": obs, "action": action, "reward": number, "terminated": number, "truncated": number}
 
 
+class RingForm(NamedTuple):
+    """Form of a replay buffer.
+
+    Attributes:
+        members: P.
+        capacity: number of transitions, rounded down to whole steps.
+        num_envs: N.
+        fields: fields of a transition, by name.
+    """
+
+    members: int
+    capacity: int
+    num_envs: int
+    fields: Mapping[str, Field]
+
+
 class ReplayBuffer:
     """The ring of transitions.
 
@@ -63,21 +79,17 @@ class ReplayBuffer:
 
     scratch: ClassVar[tuple[str, ...]] = ("_digests", "_checked_at")
 
-    def __init__(
-        self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
-    ):
+    def __init__(self, form: RingForm, device: torch.device | str = "cpu"):
         """Allocate the ring in RAM.
 
         Args:
-            members: P.
-            capacity: number of transitions, rounded down to whole steps.
-            num_envs: N.
-            fields: fields of a transition, by name.
+            form: form of the ring.
             device: device of batches.
 
         Raises:
             ValueError: the capacity is below one step.
         """
+        members, capacity, num_envs, fields = form
         if capacity < num_envs:
             raise ValueError(
                 f"a replay buffer must hold a step of its {num_envs} environments, but has room for {capacity}"
@@ -267,12 +279,9 @@ class CompiledReplayBuffer(ReplayBuffer):
 
     scratch: ClassVar[tuple[str, ...]] = (*ReplayBuffer.scratch, "_run", "table", "_sizes")
 
-    def __init__(self, run: ModuleType, *form: Any):
-        """Allocate the ring.
-
-        `run` are the kernels, and `form` the arguments of `ReplayBuffer`.
-        """
-        super().__init__(*form)
+    def __init__(self, run: ModuleType, form: RingForm, device: torch.device | str = "cpu"):
+        """Allocate the ring, see `ReplayBuffer`, for the kernels `run`."""
+        super().__init__(form, device)
         self._run = run
         spans = [range(self.numbers.shape[-1])[self.columns[name]] for name in PARTS]
         columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
@@ -308,13 +317,11 @@ class CompiledReplayBuffer(ReplayBuffer):
         return value if self.device.type == "cpu" else value.to(self.device)
 
 
-def replay_buffer(
-    members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
-) -> ReplayBuffer:
+def replay_buffer(form: RingForm, device: torch.device | str = "cpu") -> ReplayBuffer:
     """Return a `ReplayBuffer`, with kernels where they cover its fields."""
-    form = (members, capacity, num_envs, fields, device)
-    covered = {*fields} == {*PARTS} and all(field.type != torch.uint8 for field in fields.values())
-    return CompiledReplayBuffer(run, *form) if covered and (run := kernels()) is not None else ReplayBuffer(*form)
+    covered = {*form.fields} == {*PARTS} and all(field.type != torch.uint8 for field in form.fields.values())
+    run = kernels() if covered else None
+    return ReplayBuffer(form, device) if run is None else CompiledReplayBuffer(run, form, device)
 
 
 class Sampler:

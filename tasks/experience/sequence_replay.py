@@ -23,7 +23,7 @@ from torch import Tensor
 from ...spaces import Dimension, ordinal
 from ..checkpoint.state import Tree
 from ..rng import streams
-from .replay_buffer import Field, Index, ReplayBuffer, Sampler
+from .replay_buffer import Field, Index, ReplayBuffer, RingForm, Sampler
 
 
 def sequence_space() -> dict[str, Dimension]:
@@ -59,9 +59,8 @@ class Sequences(Sampler):
         self.transitions = self.burn_in + self.length + hp.n_step - 1  # of a sequence, T - 1
         super().__init__(replay, keys, hp.batch_size // self.length, hp.n_step)
         room = (replay.slots // self.length + 1) * replay.num_envs
-        self.states = ReplayBuffer(
-            replay.members, room, replay.num_envs, {"state": Field((state_size,))}, replay.device
-        )
+        form = RingForm(replay.members, room, replay.num_envs, {"state": Field((state_size,))})
+        self.states = ReplayBuffer(form, replay.device)
 
     def remember(self, state: Tensor) -> None:
         """Store the recurrent states before a step, (P, N, S)."""

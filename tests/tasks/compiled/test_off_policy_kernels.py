@@ -15,7 +15,7 @@ from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.prioritized import sum_tree
-from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, replay_buffer, transition_fields
+from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, RingForm, replay_buffer, transition_fields
 from rekindle.tasks.networks import renorm
 from rekindle.tasks.networks.acting import acting_mlp
 from rekindle.tasks.networks.mlp import MLP, Parameters, initialize
@@ -58,9 +58,9 @@ def filled(plain: bool, action: Field) -> ReplayBuffer:
     fields = transition_fields(Field((3,)), action)
     if plain:
         with without_kernels():
-            replay = replay_buffer(2, 40, 2, fields)
+            replay = replay_buffer(RingForm(2, 40, 2, fields))
     else:
-        replay = replay_buffer(2, 40, 2, fields)
+        replay = replay_buffer(RingForm(2, 40, 2, fields))
     for _ in range(33):
         obs, following = random.standard_normal((2, 2, 2, 3))
         numbers = random.standard_normal((2, 2, *action.shape)) * 3

@@ -14,8 +14,8 @@ from rekindle.tasks.checkpoint.state import copy
 from rekindle.tasks.envs import EnvSpec, Goals
 from rekindle.tasks.envs.goals import goals_of
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.experience.hindsight import HindsightReplay
-from rekindle.tasks.experience.replay_buffer import Field, transition_fields
+from rekindle.tasks.experience.hindsight import HindsightReplay, Relabelling
+from rekindle.tasks.experience.replay_buffer import Field, RingForm, transition_fields
 from rekindle.tasks.rng import streams
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
@@ -47,7 +47,7 @@ def walk(strategy: str, ends: tuple[int, ...], steps: int, slots: int = 100, ter
     """Return a buffer in which observation t is (t achieved, -1 desired), and steps `ends` are the last of episodes."""
     goals = Goals(slice(0, 1), slice(1, 2), lambda a, g: equal(a, g) - 1.0, equal if terminates else None)
     fields, keys = transition_fields(Field((2,)), Field((1,))), streams.keys((0,), "relabel")
-    replay = HindsightReplay(1, slots, 1, fields, "cpu", goals, strategy, torch.ones(1, 1), keys, 64)
+    replay = HindsightReplay(RingForm(1, slots, 1, fields), Relabelling(goals, strategy, torch.ones(1, 1), keys, 64))
     for t in range(steps):
         obs = np.array([[[t, -1]]], np.float32)
         ended = np.array([[t in ends]])

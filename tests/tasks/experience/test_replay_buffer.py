@@ -13,7 +13,7 @@ from rekindle.tasks.checkpoint import chunks as segments
 from rekindle.tasks.checkpoint.state import check_same_form, difference, materialized, pack, unpack
 from rekindle.tasks.errors import StateMismatch
 from rekindle.tasks.experience.prioritized import FAN, PrioritizedSampler, SumTree
-from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, UniformSampler, transition_fields
+from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, RingForm, UniformSampler, transition_fields
 from rekindle.tasks.rng import streams
 from rekindle.tasks.rng.draws import Draws
 
@@ -37,7 +37,7 @@ def fill(replay: ReplayBuffer, steps: int, first: int = 0) -> None:
 
 
 def memory(capacity: int = 6, members: int = 1, num_envs: int = 1, steps: int = 0) -> ReplayBuffer:
-    replay = ReplayBuffer(members, capacity, num_envs, transition_fields(Field((1,)), Field((), torch.int64)))
+    replay = ReplayBuffer(RingForm(members, capacity, num_envs, transition_fields(Field((1,)), Field((), torch.int64))))
     fill(replay, steps)
     return replay
 
@@ -81,7 +81,7 @@ def test_capacity_is_rounded_down_to_whole_steps_and_must_hold_one() -> None:
 
 def test_images_stay_bytes_and_large_integers_stay_exact() -> None:
     obs, action = Field((2, 2, 3), torch.uint8), Field((2,), torch.int64)
-    replay = ReplayBuffer(2, 4, 2, transition_fields(obs, action))
+    replay = ReplayBuffer(RingForm(2, 4, 2, transition_fields(obs, action)))
     image = np.random.default_rng(0).integers(0, 256, (2, 2, 2, 2, 3), np.uint8)
     actions = np.array([[[1, 2], [3, 4]], [[5, 6], [(1 << 24) - 1, 8]]])
     zero = np.zeros((2, 2), np.float32)
@@ -94,7 +94,7 @@ def test_images_stay_bytes_and_large_integers_stay_exact() -> None:
 
 
 def test_boxes_of_several_axes_come_back_in_their_shape() -> None:
-    replay = ReplayBuffer(1, 4, 2, transition_fields(Field((3,)), Field((2, 2))))
+    replay = ReplayBuffer(RingForm(1, 4, 2, transition_fields(Field((3,)), Field((2, 2)))))
     actions = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
     obs, zero = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2), np.float32)
     replay.add(obs=obs, next_obs=obs, action=actions, reward=zero, terminated=zero, truncated=zero)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rekindle.tasks.checkpoint.state import difference, materialized
-from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, transition_fields
+from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, RingForm, transition_fields
 from rekindle.tasks.experience.sequence_replay import Sequences
 from rekindle.tasks.rng import streams
 
@@ -35,7 +35,7 @@ def fill(sequences: Sequences, steps: int) -> None:
 
 def memory(steps: int, slots: int = 20, members: int = 1, envs: int = 1, n: int = 1, batch: int = 8) -> Sequences:
     fields = transition_fields(Field((1,)), Field((), torch.int64))
-    replay = ReplayBuffer(members, slots * envs, envs, fields)
+    replay = ReplayBuffer(RingForm(members, slots * envs, envs, fields))
     keys = streams.keys(range(members), "replay")
     model = SimpleNamespace(sequence_length=LENGTH, burn_in=BURN_IN)
     made = Sequences(replay, keys, 2, SimpleNamespace(model=model, batch_size=batch * LENGTH, n_step=n))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rekindle.tasks.envs import StepResult
-from rekindle.tasks.experience.replay_buffer import PRESENT, Field, ReplayBuffer, transition_fields
+from rekindle.tasks.experience.replay_buffer import PRESENT, Field, ReplayBuffer, RingForm, transition_fields
 from rekindle.tasks.experience.returns import gae
 from rekindle.tasks.experience.turns import OpenTransitions, outcomes_of
 
@@ -45,7 +45,7 @@ def test_advantages_pass_over_steps_at_which_an_agent_waits() -> None:
 
 def test_replayed_transitions_are_those_of_the_agent_alone() -> None:
     fields = transition_fields(Field((1,)), Field((), torch.int64)) | {PRESENT: Field((), torch.uint8)}
-    replay, turns = ReplayBuffer(1, 12, 1, fields), OpenTransitions(1, 1, fields["obs"], fields["action"])
+    replay, turns = ReplayBuffer(RingForm(1, 12, 1, fields)), OpenTransitions(1, 1, fields["obs"], fields["action"])
     following = [*ACTS[1:], 1]
     for t, (reward, acts, ends, acts_next) in enumerate(zip(REWARDS, ACTS, ENDS, following, strict=True)):
         obs, then = (np.full((1, 1, 1), x, np.float32) for x in (t, t + 1))
