@@ -41,7 +41,7 @@ POSTGRES = re.compile(r"postgresql://user(?::password)?@[\w.]+/rekindle")
 SHORTER = (
     (r"--trials \d+", "--trials 4"),
     (r"--epochs 1:\d+", "--epochs 1:3"),
-    (r"--epochs \d+(?![\d:])", "--epochs 2"),
+    (r"--epochs (?:[2-9]|\d\d+)(?![\d:])", "--epochs 2"),
     (r"--env-steps [\d_:]+", "--env-steps 8192"),
     (r"--population \d+", "--population 4"),
     (r"--interval \d+", "--interval 1"),
@@ -50,7 +50,7 @@ SHORTER = (
     (r"--at \d+", "--at 1"),
     (r"--generation \d+", "--generation 4"),
     (r"epochs=\(1, \d+\)", "epochs=(1, 3)"),
-    (r"(?<!-)epochs=\d+", "epochs=2"),
+    (r"(?<!-)epochs=(?:[2-9]|\d\d+)", "epochs=2"),
     (r"trials=\d+", "trials=4"),
     (r"seeds=\d+", "seeds=3"),
     (r"top=\d+", "top=1"),
@@ -141,18 +141,21 @@ def run_page(page: Path, slow: bool) -> Iterator[tuple[Block, str, float]]:
                     )
                     continue
                 code = re.sub(r"\bUID\b", best(folder, environment), code)
-            command = (
-                ["bash", "-euo", "pipefail", "-c", code] if block.language == "sh" else [sys.executable, "-c", code]
-            )
-            result = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-            )
-            good = (result.returncode != 0) == (block.how == "fails")
-            yield (
-                block,
-                "" if good else f"exit status {result.returncode}\n{result.stdout}{result.stderr}",
-                time.monotonic() - start,
-            )
+            yield block, outcome(block, code, folder, environment), time.monotonic() - start
+
+
+def outcome(block: Block, code: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run the code of a block; return what went wrong, or nothing."""
+    command = ["bash", "-euo", "pipefail", "-c", code] if block.language == "sh" else [sys.executable, "-c", code]
+    try:
+        result = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {TIMEOUT} s; mark it slow, or train less"
+    if (result.returncode != 0) == (block.how == "fails"):
+        return ""
+    return f"exit status {result.returncode}\n{result.stdout}{result.stderr}"
 
 
 class postgres:  # noqa: N801 - used as a function
