@@ -29,15 +29,14 @@ from ..tasks.runtime import EVALUATION_ENVS
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
 from ..tasks.warm_start import located
-from .analysis.learning import all_located, with_learned
+from .analysis.learning import all_located
+from .creation import Remake, create_study
 from .engine.checked_config import load_task, remarks
 from .engine.confirmations import confirmation_config, confirmation_view, start_confirmation
 from .engine.json_views import front, ranked, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
-from .engine.probes import request_probe
-from .engine.runner import start_study, with_kept
-from .engine.sizing import SEEDS, candidates, size_of_budget
+from .engine.sizing import SEEDS, Sized, candidates
 from .engine.snapshots import StudyProgress
 from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
@@ -54,7 +53,7 @@ from .storage.commands import Command
 from .storage.sql.database import full_url
 from .storage.store import Store
 from .study import FRESH_SEEDS, TOP
-from .study.config import Config, check_name, title
+from .study.config import SIZED, Config, check_name, title
 from .study.number_text import in_digits_alone
 from .study.objectives import objectives_of
 from .study.starts import started
@@ -478,35 +477,40 @@ def tune(
     if demonstrations is not None:
         demonstrations = Demonstrations.load(demonstrations)
         fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}
-    make = partial(study_config, algorithm, env, epochs=epochs, fixed=fixed, priors=priors, known=known)
-    config = make(**options)
+
+    def make(settings: Mapping[str, Any], sized: Sized | None, decided: Mapping[str, Any]) -> Config:
+        values = unflatten({**decided, **flatten(fixed or {})}) if decided else fixed
+        return study_config(algorithm, env, fixed=values, priors=priors, known=known, sized=sized, **settings)
+
+    settings = {"epochs": epochs, **options}
+    config = make(settings, None, {})
     config.probe(algorithm, device)  # before the study is stored, so that one that cannot train is not
     name = check_name(config.default_name if study is None else study)
     store = storage if isinstance(storage, Store) else Store(storage)
-    given_options = {key: value for key, value in options.items() if value is not None}
-    size = given_options.get("trials"), epochs
-    if (kept := with_kept(store, name, {**given_options, "epochs": epochs})) != {**given_options, "epochs": epochs}:
-        make = partial(make, epochs=kept.pop("epochs"))
-        options = cast("StudyOptions", kept)
-        config = make(**options)
-    if (sized := size_of_budget(store, name, config, algorithm, *size)) is not None:
-        config = make(**options, sized=sized)
-    if warm_start is not None or demonstrations is not None:
 
-        def remake(values: Mapping[str, Any]) -> Config:
-            return make(**options, sized=sized, fixed=unflatten({**values, **flatten(fixed or {})}))
-
+    def start(config: Config, remake: Remake) -> Config:
         named = {*listed(options.get("search", ())), *(priors or {})}
-        config = started(store, config, algorithm, warm_start, demonstrations, remake, named)
-    config = with_learned(store, name, config, sources)
-    stored_config = start_study(store, name, config, (priors or {}).keys(), given_options.keys())
-    request_probe(store, name, stored_config, algorithm)
+        return started(store, config, algorithm, warm_start, demonstrations, remake, named)
+
+    stored_config = create_study(
+        store,
+        name,
+        algorithm,
+        config,
+        make,
+        settings,
+        priors=(priors or {}).keys(),
+        given_options={key for key, value in options.items() if value is not None},
+        sources=sources,
+        start=start if warm_start is not None or demonstrations is not None else None,
+    )
     for text in remarks(stored_config):
         warnings.warn(text, stacklevel=2)
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
     tuned = Study(name, store).run(progress=progress, **how, callbacks=functions)
-    if sized is not None and tuned.complete:
-        tuned.confirm(candidates(sized, stored_config.trials[-1]), SEEDS, progress=progress, **how)
+    if SIZED in stored_config.options and tuned.complete:
+        top = candidates(Sized(**stored_config.options[SIZED]), stored_config.trials[-1])
+        tuned.confirm(top, SEEDS, progress=progress, **how)
     return tuned
 
 

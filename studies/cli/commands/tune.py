@@ -19,8 +19,8 @@ from ....tasks import load
 from ....tasks.compiled.loading import kernels
 from ...analysis.health import diagnose
 from ...analysis.learning import located as located_source
-from ...analysis.learning import with_learned
 from ...analysis.unlearned import AFTER_TUNE, Finding
+from ...creation import create_study
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task, remarks
@@ -33,9 +33,8 @@ from ...engine.confirmations import (
 )
 from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
-from ...engine.probes import lines_of, probe_view, request_probe
-from ...engine.runner import start_study, with_kept
-from ...engine.sizing import SEEDS, Sized, candidates, described, is_given_time_alone, size_of_budget
+from ...engine.probes import lines_of, probe_view
+from ...engine.sizing import SEEDS, Sized, candidates, is_given_time_alone
 from ...engine.snapshots import look
 from ...engine.tune_options import study_config
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
@@ -101,10 +100,8 @@ def _maker(
 
     Errors, including those of `check`, are reported before a database is created.
     """
-    algorithm, name = (
-        load(arguments.task),
-        check_name(config.default_name if arguments.study is None else arguments.study),
-    )
+    algorithm = load(arguments.task)
+    name = check_name(config.default_name if arguments.study is None else arguments.study)
     subject = title(config.task, *config.environments)
     with patience(
         errors, f"builds {subject} once, to see that it can be trained here; what JAX compiles takes a while"
@@ -114,25 +111,29 @@ def _maker(
         check(config, name)
     options.save_config(arguments, config.options.get("environments", config.env), config.fixed)
 
+    def remake(settings: Mapping[str, Any], sized: Sized | None, decided: Mapping[str, Any]) -> Config:
+        return _config(argparse.Namespace(**settings), sized, decided)
+
     def make(store: Store) -> tuple[str, Config]:
-        new_config, size = config, (arguments.trials, arguments.epochs, arguments.env_steps)
-        given_options = {option for option in STUDY if getattr(arguments, option) not in (STUDY[option].default, [])}
-        if (kept := with_kept(store, name, vars(arguments))) != vars(arguments):
-            vars(arguments).update(kept)
-            new_config = _config(arguments)
-        if (sized := size_of_budget(store, name, new_config, algorithm, *size)) is not None:
-            note(errors, described(sized))
-            new_config = _config(arguments, sized)
-        new_config = with_learned(store, name, new_config, arguments.learn_from)
+        say = partial(note, errors)
+        start = None
         if warm_start.is_given(arguments):
-            remake = partial(_config, arguments, sized)
-            new_config = warm_start.start_all(
-                store, name, new_config, algorithm, arguments, partial(note, errors), remake
-            )
-        stored = start_study(store, name, new_config, options.priors_of(arguments.prior), given_options)
-        request_probe(store, name, stored, algorithm)
+            start = partial(warm_start.start_all, store, name, algorithm, arguments, say)
+        stored = create_study(
+            store,
+            name,
+            algorithm,
+            config,
+            remake,
+            vars(arguments),
+            priors=options.priors_of(arguments.prior),
+            given_options={option for option in STUDY if getattr(arguments, option) not in (STUDY[option].default, [])},
+            sources=arguments.learn_from,
+            start=start,
+            say=say,
+        )
         for text in remarks(stored):
-            note(errors, text)
+            say(text)
         return name, stored
 
     return make

@@ -17,6 +17,7 @@ from ....tasks.identity import TaskIdentity
 from ....tasks.signals.demonstrations import Demonstrations, split_start
 from ....tasks.task import Task
 from ....tasks.warm_start import WarmStart, hyperparameters_of
+from ...creation import Remake
 from ...errors import UnknownStudy
 from ...storage.branches import Start
 from ...storage.store import Store
@@ -115,11 +116,11 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
 def start_all(
     store: Store,
     name: str,
-    config: Config,
     algorithm: type[Task],
     arguments: argparse.Namespace,
     say: Say,
-    remake: Callable[[Mapping[str, Any]], Config],
+    config: Config,
+    remake: Remake,
 ) -> Config:
     """Store and configure the common start of a study's trials.
 
