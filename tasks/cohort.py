@@ -40,6 +40,7 @@ class Member(Guarded, Trainable, Protocol):
     device: torch.device
     stored: TaskRecord
     ref: MemberRef | None
+    eval_episodes: int
     logger: Listener | None
 
     @property
@@ -165,11 +166,16 @@ class Cohort:
 def _next_group(tasks: Sequence[Member], epochs: int) -> tuple[list[Member], int]:
     """Return the next members to train as one batch, and their target.
 
-    They are those that have done the least work, which is the same for all of them. Their target is where they catch up
-    with the next member, which then joins them, or else `epochs`.
+    They are those that have done the least work, which is the same for all of them, and that are measured in equally
+    many episodes, since one evaluation measures a batch. Their target is where they catch up with the next member,
+    which then joins them, or else `epochs`.
     """
-    ordered = sorted(tasks, key=lambda task: task.work)
-    group = [task for task in ordered if task.work == ordered[0].work]
+
+    def standing(task: Member) -> tuple[int, int]:
+        return task.work, task.eval_episodes
+
+    ordered = sorted(tasks, key=standing)
+    group = [task for task in ordered if standing(task) == standing(ordered[0])]
     learner = group[0].learner
     if not learner.batched or (issubclass(learner, Learner) and allows_one(group[0].identity.env)):
         group = group[:1]

@@ -222,6 +222,24 @@ def test_however_a_task_begins_it_is_measured_in_its_own_number_of_episodes(tmp_
         assert (task.eval_envs, learner.eval_envs) == (2, 2)
 
 
+def test_company_with_other_numbers_of_episodes_changes_no_score(tmp_path: Path) -> None:
+    def make(episodes: int, store: str) -> PPO:
+        storage = Store(f"sqlite:///{tmp_path}/{store}.db")
+        return PPO("CartPole-v1", seed=episodes, eval_episodes=episodes, snapshots="best", storage=storage).init(
+            **SMALL
+        )
+
+    together, alone = (
+        [make(episodes, "together") for episodes in (3, 5)],
+        [make(episodes, "alone") for episodes in (3, 5)],
+    )
+    Cohort(together).fit(2)
+    for task, other in zip(together, alone, strict=True):
+        other.fit(2)
+        assert (task.history, task.digest) == (other.history, other.digest)
+        assert task.metrics["return"] == pytest.approx(task.evaluate())
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
 def test_further_episodes_follow_where_returns_differ_and_steps_last(env: str) -> None:
     """The next episodes are those of the next numbers, whoever trains beside."""
