@@ -115,25 +115,13 @@ def confirmation_config(
 
     config = Config.from_json(store.study(study).config, study)
     check_confirmable(config, study, top, seeds)
-    objectives = objectives_of(config)
-    view = study_view(store, study)
-    ranked = rank(view.trials, objectives)
-    if not ranked or ranked[0].epochs < config.rungs[-1]:
-        cure = f"`{command_line('worker', study)}` trains it to its end"
-        if view.state == "complete" and view.counts["failed"] == sum(view.counts.values()):
-            cure = f"all of its trials failed. {begin_again(study)}"
-        elif view.state == "complete":
-            cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
-        raise BadConfig(
-            f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none; {cure}"
-        )
-    best = _different(ranked)[:top]
+    best = _finished_best(store, study, config)[:top]
     values = [dict(flatten(trial.hyperparameters)) for trial in best]
     defaults = _defaults(config)
     if defaults is not None and defaults not in values:
         values.append(defaults)
     added = [None] * (len(values) - len(best))  # the defaults are no trial of the study, and claim nothing
-    (bounds,) = (bounds_of(name, load_task(config), config.environments) for name in objectives)
+    (bounds,) = (bounds_of(name, load_task(config), config.environments) for name in objectives_of(config))
     claims = [_claim(config, trial) for trial in best]
     options: dict[str, Any] = {
         "seeds": (max(FEWEST, seeds // 2) + seeds) * len(config.environments),
@@ -168,6 +156,26 @@ def confirmation_config(
         sampler="random",
         scheduler=CONFIRM,
         options=options,
+    )
+
+
+def _finished_best(store: Store, study: str, config: Config) -> list[TrialView]:
+    """Return a study's trials with different hyperparameters, best first.
+
+    Raises:
+        BadConfig: none has a result at the top rung.
+    """
+    view = study_view(store, study)
+    ranked = rank(view.trials, objectives_of(config))
+    if ranked and ranked[0].epochs >= config.rungs[-1]:
+        return _different(ranked)
+    cure = f"`{command_line('worker', study)}` trains it to its end"
+    if view.state == "complete" and view.counts["failed"] == sum(view.counts.values()):
+        cure = f"all of its trials failed. {begin_again(study)}"
+    elif view.state == "complete":
+        cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"
+    raise BadConfig(
+        f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none; {cure}"
     )
 
 
