@@ -226,33 +226,38 @@ class GymEnvs(Envs):
         with np.errstate(over="ignore"):  # a reward above 3e38 becomes infinite
             rewards = reward.astype(np.float32)
         if not np.isfinite(rewards).all():
-            self._note_faults(~np.isfinite(rewards), decoded, "a reward")
-        numbers = self.encoder.numbers(next_obs)
-        if numbers is not None and not np.isfinite(numbers).all():
-            self._note_faults(np.array(~np.isfinite(numbers).all(1)), decoded, "an observation")
+            self._note_faults(np.flatnonzero(~np.isfinite(rewards)), decoded, "a reward")
+        self._note_bad_observations(range(self.size), next_obs, decoded)
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
-        ended = np.flatnonzero(terminated | truncated)
         if self.curriculum is not None:
-            for p in self.curriculum.advance(
-                self.num_envs, self.member[ended], self.returns[ended], self._measured(ended)
-            ):
-                truncated[self._rows(p)] |= ~terminated[self._rows(p)]
-            ended = np.flatnonzero(terminated | truncated)
+            self._advance(self.curriculum, terminated, truncated)
+        ended = np.flatnonzero(terminated | truncated)
         if len(ended):
-            raised = self._count_raised(ended) if self.spec.on_error else np.zeros(len(ended), np.bool_)
-            if self.checks:
-                self._check(ended, result.obs, raised)
-            self.obs = next_obs.copy()  # the learner still holds `next_obs`
-            self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
-            self.info.end(ended)
-            if self.single_episodes:
-                self.playing[ended] = False
-            else:
-                self.episode[ended] += 1
-                self._begin(ended.tolist(), fresh=self.restore.renew)
+            self._end(ended, result.obs)
         if self.encoder.mask is not None:
             self._check_masks(np.setdiff1d(np.flatnonzero(self.playing), ended))
         return StepResult(next_obs, rewards.reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
+
+    def _advance(self, curriculum: Curriculum, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
+        """Count a step's episodes towards lessons, whose ends may truncate others."""
+        ended = np.flatnonzero(terminated | truncated)
+        finished = self.member[ended], self.returns[ended], self._measured(ended)
+        for p in curriculum.advance(self.num_envs, *finished):
+            truncated[self._rows(p)] |= ~terminated[self._rows(p)]
+
+    def _end(self, ended: NDArray[np.int64], last_obs: Array) -> None:
+        """Tally the episodes that ended, and begin the next ones."""
+        raised = self._count_raised(ended) if self.spec.on_error else np.zeros(len(ended), np.bool_)
+        if self.checks:
+            self._check(ended, last_obs, raised)
+        self.obs = self.obs.copy()  # the learner still holds the last ones
+        self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
+        self.info.end(ended)
+        if self.single_episodes:
+            self.playing[ended] = False
+        else:
+            self.episode[ended] += 1
+            self._begin(ended.tolist(), fresh=self.restore.renew)
 
     def _check_masks(self, rows: Sequence[int] | Array) -> None:
         """Raise EnvSpecError if a mask of the current observations allows nothing."""
@@ -355,12 +360,24 @@ class GymEnvs(Envs):
         columns = zip(self.info.names, self.info.values(ended).T, strict=True)
         return {f"{INFO}{name}": column for name, column in columns}
 
-    def _note_faults(self, wrong: Array, actions: Array | None, noun: str) -> None:
+    def _note_bad_observations(self, rows: Sequence[int], obs: Array, actions: Array | None = None) -> None:
+        """Note faults of environments whose observations are not finite.
+
+        Args:
+            rows: the environments.
+            obs: their observations.
+            actions: actions of all environments in the step before; None after a reset.
+        """
+        numbers = self.encoder.numbers(obs)
+        if numbers is not None and not np.isfinite(numbers).all():
+            self._note_faults(np.asarray(rows)[~np.isfinite(numbers).all(1)], actions, "an observation")
+
+    def _note_faults(self, faulty: NDArray[np.int64], actions: Array | None, noun: str) -> None:
         """Note the first faulty environment of each member.
 
         Environments whose action was not finite do not count, since the fault may be the policy's.
         """
-        for i in np.flatnonzero(wrong).tolist():
+        for i in faulty.tolist():
             if actions is None or actions.dtype.kind != "f" or np.isfinite(actions[i]).all():
                 p, n = divmod(i, self.num_envs)
                 step = f"step {self.elapsed[i]}" if self.elapsed[i] else "the reset"
@@ -414,11 +431,7 @@ class GymEnvs(Envs):
         for i in rows:
             self.history[i] = []
         first = self.backend.begin(rows, seeds, [self.options[i] for i in rows], fresh)
-        numbers = self.encoder.numbers(first)
-        if numbers is not None and not np.isfinite(numbers).all():
-            wrong = np.zeros(self.size, np.bool_)
-            wrong[rows] = ~np.isfinite(numbers).all(1)
-            self._note_faults(wrong, None, "an observation")
+        self._note_bad_observations(rows, first)
         self.obs.reshape(self.size, *self.obs_shape)[rows] = first
         self._check_masks(rows)
 
