@@ -126,23 +126,14 @@ def read_named(path: Path, subject: str) -> NamedPolicy:
 
 def _fitting(env: EnvSpec, name: str, source: NamedPolicy, subject: str, text: str) -> Player:
     """Return a policy as a player, if it fits the behaviour."""
-    identity, policy, env_steps = source.identity, dict(source.policy), 0
+    identity = source.identity
     if not identity["env"]:
         raise UnsupportedSpace(f"{subject} acts in an environment, but {text} is of {identity['task']}, which has none")
-    task, spec, extras = load(identity["task"]), EnvSpec.from_json(identity["env"]), Extras()
-    values = unflatten(identity["hyperparameters"])
+    spec = EnvSpec.from_json(identity["env"])
     if is_joint(spec):
-        prefix = f"{name}."
-        policy = {path.removeprefix(prefix): x for path, x in policy.items() if path.startswith(prefix)}
-        if not policy:
-            raise ValueError(
-                f"{subject} needs a policy of this behaviour, but {text} has those of "
-                f"{', '.join(roster_of(spec).learning)}; name another one"
-            )
-        whole = task.learner.space_in(spec).validate(values)
-        env_steps = source.epochs * whole["epoch_steps"] * len(roster_of(spec).behaviours[name].slots)
-        task, spec, extras = load(whole[name][ALGORITHM]), replace(spec, behaviour=name), extras_of(whole[name])
-        values = algorithm_values(whole[name])
+        candidate, spec = _of_behaviour(source, spec, name, subject, text), replace(spec, behaviour=name)
+    else:
+        candidate = _of_all(source, spec)
     env_spaces, policy_spaces = (
         spaces_of(replace(x, players={}, opponents=())) for x in (replace(env, behaviour=name), spec)
     )
@@ -152,15 +143,39 @@ def _fitting(env: EnvSpec, name: str, source: NamedPolicy, subject: str, text: s
                 f"{subject} has the behaviour's {part} space, {getattr(env_spaces, part)}, but that of {text} is "
                 f"{getattr(policy_spaces, part)}; name a policy that was trained for it"
             )
-    complete = task.learner.space_in(spec).validate(values)
-    if "num_particles" in complete:
+    values = candidate.learner.space_in(spec).validate(candidate.values)
+    if "num_particles" in values:
         raise UnsupportedSpace(f"{subject} is one policy, but {text} has several; name a task of another algorithm")
-    if complete["model"].get("memory", "none") != "none":
-        raise UnsupportedSpace(
-            f"{subject} has no memory, but {text} has {complete['model']['memory']!r}; train it without"
+    if (memory := values["model"].get("memory", "none")) != "none":
+        raise UnsupportedSpace(f"{subject} has no memory, but {text} has {memory!r}; train it without")
+    return candidate._replace(values=values)
+
+
+def _of_all(source: NamedPolicy, spec: EnvSpec) -> Player:
+    """Return the policy of a task of one agent."""
+    learner, values = load(source.identity["task"]).learner, unflatten(source.identity["hyperparameters"])
+    env_steps = source.epochs * learner.space_in(spec).validate(values)["epoch_steps"]
+    return Player(learner, values, dict(source.policy), Extras(), env_steps)
+
+
+def _of_behaviour(source: NamedPolicy, spec: EnvSpec, name: str, subject: str, text: str) -> Player:
+    """Return one behaviour's policy of a task of several.
+
+    Raises:
+        ValueError: the task has no policy of the behaviour.
+    """
+    prefix = f"{name}."
+    policy = {path.removeprefix(prefix): x for path, x in source.policy.items() if path.startswith(prefix)}
+    if not policy:
+        raise ValueError(
+            f"{subject} needs a policy of this behaviour, but {text} has those of "
+            f"{', '.join(roster_of(spec).learning)}; name another one"
         )
-    env_steps = env_steps or source.epochs * complete["epoch_steps"]
-    return Player(task.learner, complete, policy, extras, env_steps)
+    space = load(source.identity["task"]).learner.space_in(spec)
+    values = space.validate(unflatten(source.identity["hyperparameters"]))
+    settings, agents = values[name], len(roster_of(spec).behaviours[name].slots)
+    env_steps = source.epochs * values["epoch_steps"] * agents
+    return Player(load(settings[ALGORITHM]).learner, algorithm_values(settings), policy, extras_of(settings), env_steps)
 
 
 def player_extras(env: EnvSpec, name: str, text: str) -> Extras:
