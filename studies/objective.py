@@ -183,7 +183,7 @@ class Objective:
         with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values, self.code) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # If the stored task has trained further, train it again without the storage; its bits are the same. So too
-            # if it was trained without a return that the pruner is to see.
+            # if it was trained without a return that the pruner is to see, or with one of other episodes.
             if task.is_beyond(self.epochs) or self._lacks_reports(task):
                 task = self._make(None).init(**values)
             try:
@@ -247,10 +247,11 @@ class Objective:
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
-                if self.metric not in metrics and self._reports(epoch):
-                    metrics |= task.score_metrics(task.evaluate())  # it is the last epoch, see _lacks_reports
-                if self.metric in metrics:
-                    self._tell(trial, reported, epoch, metrics[self.metric])
+                score = task.score_in(metrics)
+                if score is None and self._reports(epoch):
+                    metrics |= task.score_metrics(score := task.evaluate())  # it is the last epoch, see _lacks_reports
+                if score is not None:
+                    self._tell(trial, reported, epoch, score)
             task.fit(self.epochs, at_epoch_end)
         finally:
             if task.bad is None:
@@ -259,9 +260,9 @@ class Objective:
         return task.score_epoch()
 
     def _lacks_reports(self, task: Task) -> bool:
-        """Return whether an epoch to report was trained without a return."""
+        """Return whether an epoch to report lacks a comparable return."""
         return any(
-            self._reports(epoch) and self.metric not in metrics and (epoch < task.epochs or task.is_beyond(epoch))
+            self._reports(epoch) and task.score_in(metrics) is None and (epoch < task.epochs or task.is_beyond(epoch))
             for epoch, metrics in task.history
         )
 

@@ -180,6 +180,23 @@ def test_a_trial_reports_all_epochs_though_another_study_trained_it_and_measured
 
 
 @pytest.mark.filterwarnings("ignore:.*nan is not acceptable")
+def test_a_trial_reports_its_own_episodes_though_another_study_measured_fewer(sqlite_url: str, tmp_path: Path) -> None:
+    alone = new_study()
+    alone.optimize(objective(f"sqlite:///{tmp_path / 'alone.db'}", epochs=2), n_trials=1)
+    with Store(sqlite_url) as store:
+        fewer = objective(sqlite_url, epochs=2, eval_episodes=3)
+        measured = new_study()
+        measured.optimize(fewer, n_trials=1)
+        [row] = store.tasks([measured.trials[0].user_attrs["rk_uid"]])
+        assert row.epochs == 2
+    study = new_study()
+    study.optimize(objective(sqlite_url, epochs=2), n_trials=1)
+    assert study.trials[0].user_attrs["rk_uid"] == row.uid
+    assert study.trials[0].intermediate_values == alone.trials[0].intermediate_values
+    assert study.trials[0].intermediate_values != measured.trials[0].intermediate_values
+    assert study.trials[0].value == alone.trials[0].value
+
+
 def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
