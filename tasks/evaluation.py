@@ -22,7 +22,7 @@ from .envs.base.encode import Observations
 from .errors import Diverged, UnsupportedSpace
 from .learner import Contest, Learner
 from .rng import streams
-from .runtime import EVALUATION_EPISODES
+from .runtime import EVALUATION_EPISODES, EVALUATION_SEED
 from .signals.demonstrations import Demonstrations
 
 
@@ -73,7 +73,6 @@ class Playing(Protocol):
 
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
-EVALUATION_SEED = 0x5EED  # the same for every trial, so all are measured on the same episodes; training never uses it
 EVALUATION_STEPS = 100_000  # longest episode, for environments without a time limit
 LONG = 10_000  # steps of an episode at which a warning tells that it may be endless
 

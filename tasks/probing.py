@@ -22,11 +22,12 @@ from .envs import Envs, allows_one, make_envs, spaces_of
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
 from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, class_and_text
-from .evaluation import EVALUATION_SEED, acting, evaluation_keys, one_thread, played_steps
+from .evaluation import acting, evaluation_keys, one_thread, played_steps
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
 from .learner import Learner
 from .rng import streams
+from .runtime import EVALUATION_SEED
 from .runtime.progress import at_work
 
 STEPS = 2_000  # half of them with random actions

@@ -19,7 +19,7 @@ from .envs import EnvSpec
 from .errors import EpisodesLost, NotInitialized, StateMismatch
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
-from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
+from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES, EVALUATION_SEED
 from .runtime.fingerprint import InexactWarning, code_of
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import EpochEvent
@@ -589,20 +589,32 @@ class Resumable:
         return [] if self.ref is None else [*self.ref.learner.advice()]
 
     def score_in(self, metrics: Metrics) -> float | None:
-        """Return the objective in metrics, if measured in as many episodes."""
-        is_comparable = metrics.get(f"{self.objective}_episodes", EVALUATION_EPISODES) == self.eval_episodes
+        """Return the objective in metrics, if measured in this task's episodes."""
+        expected = self._facts_of_episodes(self.eval_episodes, EVALUATION_SEED)
+        is_comparable = all(metrics.get(name, usual) == value for name, (value, usual) in expected.items())
         return metrics.get(self.objective) if is_comparable else None
 
-    def score_metrics(self, score: float, episodes: int | None = None) -> Metrics:
-        """Return metrics of a measured objective, with an unusual number of episodes.
+    def score_metrics(self, score: float, episodes: int | None = None, seed: int = EVALUATION_SEED) -> Metrics:
+        """Return metrics of a measured objective, and unusual facts of its episodes.
 
         Args:
             score: the objective.
             episodes: number of episodes; None for the task's `eval_episodes`.
+            seed: their seed.
         """
-        name, count = f"{self.objective}_episodes", self.eval_episodes if episodes is None else episodes
-        usual = count == EVALUATION_EPISODES and name not in self.metrics
-        return {self.objective: score} | ({} if usual else {name: float(count)})
+        facts = self._facts_of_episodes(self.eval_episodes if episodes is None else episodes, seed)
+        unusual = {name for name, (value, usual) in facts.items() if value != usual or name in self.metrics}
+        return {self.objective: score} | {name: float(facts[name][0]) for name in facts if name in unusual}
+
+    def _facts_of_episodes(self, episodes: int, seed: int) -> dict[str, tuple[int, int]]:
+        """Return number and seed of evaluation episodes, and their usual values.
+
+        Keys are the names of their metrics.
+        """
+        return {
+            f"{self.objective}_episodes": (episodes, EVALUATION_EPISODES),
+            f"{self.objective}_seed": (seed, EVALUATION_SEED),
+        }
 
 
 def _unpickled(

@@ -23,20 +23,11 @@ from .cohort import Cohort
 from .deployment.exporting import ExportError, format_of, write_program
 from .deployment.predicting import Predictor, player
 from .deployment.video import film
-from .evaluation import (
-    EVALUATION_SEED,
-    OnStep,
-    acting,
-    check_finite,
-    evaluate,
-    measure_episodes,
-    one_thread,
-    other_env,
-    record,
-)
+from .evaluation import OnStep, acting, check_finite, evaluate, measure_episodes, one_thread, other_env, record
 from .identity import EnvLike, check_seed
 from .learner import Learner
 from .resumable import Resumable
+from .runtime import EVALUATION_SEED
 from .runtime.interrupts import Interrupts
 from .runtime.notebook import html_table
 from .runtime.observers import Context, Until

@@ -12,8 +12,8 @@ from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import LARGEST, LOWER_RATES, Diverged, Stopped
-from ...tasks.evaluation import EVALUATION_SEED, Evaluated, evaluate_within, plays_episodes
-from ...tasks.runtime import EVALUATION_ENVS
+from ...tasks.evaluation import Evaluated, evaluate_within, plays_episodes
+from ...tasks.runtime import EVALUATION_ENVS, EVALUATION_SEED
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
@@ -68,7 +68,8 @@ class Training:
         self.env_processes, self.eval_envs = env_processes, eval_envs
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
         self.epochs, self.objective = items[0].segment.epochs, runner.algorithm.learner.objective
-        self.episodes = episodes_seed(runner.config)
+        of_config = episodes_seed(runner.config) if plays_episodes(runner.algorithm.learner) else None
+        self.evaluation_seed = EVALUATION_SEED if of_config is None else of_config
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
         self.results: dict[str, str] = {}
@@ -193,14 +194,15 @@ class Training:
             return Evaluated(score, task.eval_episodes, 0)
         learner, member = task.member_ref()
         if (learner, task.epochs) not in self.measured:
-            seed = EVALUATION_SEED if self.episodes is None else self.episodes
             steps, most = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
-            self.measured[learner, task.epochs] = evaluate_within(learner, steps, seed, self._stop_if_asked, most)
+            self.measured[learner, task.epochs] = evaluate_within(
+                learner, steps, self.evaluation_seed, self._stop_if_asked, most
+            )
         return self.measured[learner, task.epochs][member]
 
     def _score_metrics(self, task: Task) -> Metrics:
         measured = self.measure(task)
-        return task.score_metrics(measured.value, measured.episodes)
+        return task.score_metrics(measured.value, measured.episodes, self.evaluation_seed)
 
     def _stop_if_asked(self, *step: object) -> None:
         """Raise Stopped if this process was asked to stop."""
@@ -218,12 +220,12 @@ class Training:
         names, measured = measured_names(self.runner.config), None
         untrained = lambda: self.runner.task(item.trial, None)  # noqa: E731
         if names:
-            measured = measure(names, task, score, untrained, self.episodes)
+            measured = measure(names, task, score, untrained, self.evaluation_seed)
             score = point(objectives_of(self.runner.config), measured)[0]
         if not violation(constraints_of(self.runner.config), measured):
             check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
         objective = score if measured is None else measured.get(self.objective)
-        values = {} if objective is None else task.score_metrics(objective, episodes)
+        values = {} if objective is None else task.score_metrics(objective, episodes, self.evaluation_seed)
         metrics = [(segment.epochs, values | (measured or {}))]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured, steps, error)]

@@ -9,4 +9,5 @@ mean metrics are part of a task's state.
 INFO = "info."  # before the name of a metric from an environment's info
 STUCK = 600.0  # default seconds without progress that count as a hang
 EVALUATION_EPISODES = 20  # default episodes of an evaluation
+EVALUATION_SEED = 0x5EED  # the same for every trial, so all are measured on the same episodes; training never uses it
 EVALUATION_ENVS = 32  # default of the most environments that an evaluation steps at the same time

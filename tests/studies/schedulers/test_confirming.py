@@ -45,7 +45,7 @@ from rekindle.studies.study.config import Config
 from rekindle.studies.upkeep.deleting import delete
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
-from rekindle.tasks.evaluation import EVALUATION_SEED
+from rekindle.tasks.runtime import EVALUATION_SEED
 from studying import TINY, run, run_and_be_killed, run_by_three, tiny
 
 CHEAP = CostView(trainings=9, epochs=9, failed=0)
@@ -359,6 +359,9 @@ def test_seeds_and_episodes_are_none_of_the_search(sqlite_url: str) -> None:
         task = store.task(trials[0].uid)
         assert task.evaluate(seed=0xC0F1) == scores[trials[0].number]
         assert task.returns() == task.returns(seed=EVALUATION_SEED) != task.returns(seed=0xC0F1)
+        assert task.metrics["return"] == task.evaluate(seed=0xC0F1) != task.evaluate()
+        assert task.score_epoch() == task.evaluate()  # as if no confirmation had trained it
+        assert task.metrics["return_seed"] == EVALUATION_SEED
 
 
 @pytest.mark.slow
