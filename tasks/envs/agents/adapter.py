@@ -87,16 +87,7 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         self.env, self.name, self.turns = env, spec.id, turns
         self.metadata = dict(attribute(env, "metadata") or {})
         self.render_mode = attribute(env, "render_mode")
-        self.agents = tuple(attribute(env, "possible_agents") or ())
-        if not self.agents:
-            raise EnvSpecError(
-                f"{self.name}: agents are known beforehand, but possible_agents is empty; list all that may appear"
-            )
-        if any(not isinstance(agent, str) for agent in self.agents) or len({*self.agents}) < len(self.agents):
-            raise EnvSpecError(
-                f"{self.name}: agents have names, each one another string, but possible_agents is "
-                f"{reprlib.repr([*self.agents])}; name them as in walker_0, walker_1"
-            )
+        self.agents = self._possible_agents()
         self.all_agents, self.agent_names = [*self.agents], frozenset(self.agents)
         self.groups = grouped(self.agents, spec.behaviours, self.name)
         self.observed = [self._space("observation_space", agent) for agent in self.agents]
@@ -115,6 +106,20 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
         entries = {AGENTS: spaces.Tuple(self.observed), OUTCOMES: _unbounded(len(self.agents), OUTCOME)}
         self.observation_space = spaces.Dict(entries | ({STATE: self._state_space()} if spec.state else {}))
         self.action_space = spaces.Tuple(self.acted)
+
+    def _possible_agents(self) -> tuple[str, ...]:
+        """Return the names of all agents that may appear."""
+        agents = tuple(attribute(self.env, "possible_agents") or ())
+        if not agents:
+            raise EnvSpecError(
+                f"{self.name}: agents are known beforehand, but possible_agents is empty; list all that may appear"
+            )
+        if any(not isinstance(agent, str) for agent in agents) or len({*agents}) < len(agents):
+            raise EnvSpecError(
+                f"{self.name}: agents have names, each one another string, but possible_agents is "
+                f"{reprlib.repr([*agents])}; name them as in walker_0, walker_1"
+            )
+        return agents
 
     def _entry(self, name: str) -> tuple[str, str]:
         """Return the agent or behaviour in an entry's name, and the rest."""
@@ -354,13 +359,12 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
             for agent in before:
                 ended = bool(terminated.get(agent) or truncated.get(agent))
                 if ended == (agent in present):
+                    fault = "has left agents without either; set one of them"
+                    if ended:
+                        fault = "has done so and is still listed; remove it"
                     raise EnvSpecError(
                         f"{self.name}: an agent leaves in the step in which it terminates or is truncated, but "
-                        + (
-                            f"{agent!r} has done so and is still listed; remove it"
-                            if ended
-                            else f"{agent!r} has left agents without either; set one of them"
-                        )
+                        f"{agent!r} {fault}"
                     )
             acting = self._acting() if self.turns else present
             outcomes[:, TERMINATED:] = [
