@@ -164,7 +164,7 @@ class Resumable:
         """Values of all hyperparameters, nested; None before `init`."""
         return None if self._identity is None else self._identity.hyperparameters
 
-    def init(self, *first: Any, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
+    def init(self, *positional: Any, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
         """Set the hyperparameters, and resume from a stored checkpoint if any.
 
         Missing hyperparameters take their defaults; None for a group means all of its defaults. If the storage holds a
@@ -172,7 +172,7 @@ class Resumable:
         range and the closest known name.
 
         Args:
-            first: gamma, optimizer, lr_schedule and model as positional arguments, in this order.
+            positional: gamma, optimizer, lr_schedule and model, in this order.
             uid: name to use instead of the hash.
             start: digest of the state or policy that the task starts from; it makes the task a branch. A state must be
                 the first checkpoint in the storage, or be given to `load_state_dict`. A policy that the storage holds
@@ -193,12 +193,9 @@ class Resumable:
             pass
         if self._identity is not None:
             raise StateMismatch(f"{self} is initialized already; build a new task to train with other hyperparameters")
-        values = self._values_by_name(first, hyperparameters)
+        values = self._values_by_name(positional, hyperparameters)
         self.suggested_epochs = values.pop(FIDELITY, None)
-        demonstrations = None if self.demonstrations is None else Demonstrations.load(self.demonstrations)
-        if demonstrations is not None:
-            if "demonstrated_steps" not in self.learner.space_in(self.env):
-                raise ValueError(f"{self}: {self.name} does not learn from demonstrations; leave demonstrations out")
+        if (demonstrations := self._load_demonstrations()) is not None:
             values.setdefault("demonstrated_steps", demonstrations.steps)
         warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
         self._identity = TaskIdentity.of(type(self), self.env, self.seed, {**values, **self.fixed}, start)
@@ -213,19 +210,32 @@ class Resumable:
             raise
         return self
 
-    def _values_by_name(self, first: Sequence[Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    def _load_demonstrations(self) -> Demonstrations | None:
+        """Return the demonstrations, if the task was given some.
+
+        Raises:
+            ValueError: the algorithm does not learn from them.
+        """
+        if self.demonstrations is None:
+            return None
+        demonstrations = Demonstrations.load(self.demonstrations)
+        if "demonstrated_steps" not in self.learner.space_in(self.env):
+            raise ValueError(f"{self}: {self.name} does not learn from demonstrations; leave demonstrations out")
+        return demonstrations
+
+    def _values_by_name(self, positional: Sequence[Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values that `init` got, by dotted name.
 
         Raises:
             TypeError: there are too many values by position, or a value is given twice.
             ValueError: a value differs from the one that the constructor fixed.
         """
-        if len(first) > len(POSITIONAL) or hyperparameters.keys() & set(POSITIONAL[: len(first)]):
+        if len(positional) > len(POSITIONAL) or hyperparameters.keys() & set(POSITIONAL[: len(positional)]):
             raise TypeError(
-                f"{self}: init takes {', '.join(POSITIONAL)} in this order, each value once, but got {len(first)} "
+                f"{self}: init takes {', '.join(POSITIONAL)} in this order, each value once, but got {len(positional)} "
                 f"values and {', '.join(hyperparameters) or 'none'} by name; give all by name"
             )
-        values = flatten({**dict(zip(POSITIONAL, first, strict=False)), **hyperparameters})
+        values = flatten({**dict(zip(POSITIONAL, positional, strict=False)), **hyperparameters})
         for name in values.keys() & self.fixed.keys():
             if values[name] != self.fixed[name]:
                 raise ValueError(

@@ -106,7 +106,7 @@ class Auto(Task):
     def named(cls, algorithm: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return {ALGORITHM: algorithm, **{f"{algorithm}.{path}": value for path, value in values.items()}}
 
-    def init(self, *first: Any, **hyperparameters: Any) -> Never:
+    def init(self, *positional: Any, **hyperparameters: Any) -> Never:
         """Refuse: a single training names its algorithm.
 
         Raises:
