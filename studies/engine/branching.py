@@ -155,14 +155,13 @@ def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -
     return link, Start(link.uid, epoch, saved.digest)
 
 
-def score_at(store: Store, uid: str, epochs: int, name: str, device: str = "cpu") -> float:
-    """Return the named objective of a task at its last checkpoint.
+def score_at(store: Store, uid: str, epochs: int, device: str = "cpu") -> float:
+    """Return the objective of a task at its last checkpoint.
 
-    It is evaluated unless it is stored.
+    It is evaluated unless it is stored, as measured in the usual episodes.
     """
-    metrics = dict(store.metrics(uid)).get(epochs, {})
-    if name in metrics:
-        return metrics[name]
     saved = store.load(uid)
     assert saved is not None
-    return restore(saved, device).evaluate()
+    task = restore(saved, device)
+    stored = task.score_in(dict(store.metrics(uid)).get(epochs, {}))
+    return task.evaluate() if stored is None else stored

@@ -69,7 +69,7 @@ def fork(arguments: argparse.Namespace) -> int:
         storage = TaskStorage(store, arguments.use_previous, device=arguments.device)
         task = task_of(identity, storage=storage, device=arguments.device)
         objective = task.learner.objective
-        before = branching.score_at(store, uid, row.epochs, objective, arguments.device)
+        before = branching.score_at(store, uid, row.epochs, arguments.device)
         try:
             result = fit_task(task, row.epochs, new_console(stderr=True))
         finally:

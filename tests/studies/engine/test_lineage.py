@@ -266,9 +266,15 @@ def test_a_score_is_the_stored_one_or_measured_again(store: Store, cli: Callable
     assert (status, "a checkpoint at an epoch's end, but none of task" in errors) == (2, True), errors
     task.fit(2)
     task.finish()
-    stored = dict(store.metrics(task.uid))[2]
-    assert score_at(store, task.uid, 2, "episode_return") == stored["episode_return"]
-    assert score_at(store, task.uid, 2, "never measured") == task.evaluate()
+    assert score_at(store, task.uid, 2) == task.evaluate()  # no score is stored
+
+
+def test_a_stored_score_of_other_episodes_is_measured_again(store: Store) -> None:
+    task = load("ppo")("CartPole-v1", eval_episodes=3, storage=store).init(**unflatten(TINY))
+    task.fit(1)
+    fewer = task.score_epoch()
+    assert dict(store.metrics(task.uid))[1]["return"] == fewer
+    assert score_at(store, task.uid, 1) == task.evaluate(20) != fewer
 
 
 def test_a_branch_without_its_state_does_not_train(store: Store) -> None:
