@@ -242,7 +242,7 @@ def make_population(
             "a population needs a hyperparameter that may change while it trains, but all of these are fixed; leave "
             "one open"
         )
-    config = replace(config, options={**options, "perturb": list(perturb) or config.open})
+    config = replace(config, options={**config.options, "perturb": list(perturb) or config.open})
     check_pb2(config)
     return config
 

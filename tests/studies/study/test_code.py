@@ -10,7 +10,7 @@ import own_functions
 import pytest
 from optuna.storages import RDBStorage
 from rekindle import tune
-from rekindle.studies.engine.checked_config import make_config
+from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import MachineMismatch
 from rekindle.studies.objective import Objective
@@ -49,6 +49,17 @@ def test_a_study_goes_on_with_a_changed_function_once_it_is_accepted(url: str, c
         code("a1")
         with pytest.raises(MachineMismatch, match="of digest b2"):
             Worker(store, "s").run()
+
+
+def test_a_population_goes_on_with_a_changed_function_once_it_is_accepted(url: str, code: Callable[[str], None]) -> None:
+    with Store(url) as store:
+        start_study(store, "s", make_population(own_functions.climb, None, population=2, epochs=2, interval=1))
+        code("b2")
+        with pytest.raises(MachineMismatch, match=f"study 's' {CHANGED}accept .*rekindle extend s --code"):
+            Worker(store, "s").run()
+        assert not any(task.epochs for task in store.tasks())
+        Steering(store, "s").extend(code=True)
+        assert Worker(store, "s").run()
 
 
 def test_an_objective_of_optuna_trains_with_one_version_of_a_function(url: str, code: Callable[[str], None]) -> None:
