@@ -25,7 +25,7 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import DECISIVE, ENQUEUED, Command, awaits_probe, pending
+from ..storage.commands import CANCELLED, DECISIVE, ENQUEUED, Command, awaits_probe, pending
 from ..storage.rows import Segment, Study, Trial
 from ..storage.studies import change_study, check_same
 from ..study.code import FILES
@@ -266,6 +266,7 @@ class StudyRunner:
             first = [trial for trial in trials if trial.replicate < at_once(self.config)]
             segments += [Segment(trial.number, plan.rung, epochs) for trial in first]
         trials += self._branches(plan.branches)
+        segments = [replace(row, state="failed") if self._is_cancelled(row) else row for row in segments]
         revision = self.rows.revision if plan.exact else None
         self.store.add_rows(
             self.name,
@@ -276,6 +277,13 @@ class StudyRunner:
             commands_known=len(self.rows.commands),
         )
         self._renewed = None  # `add_rows` released the lock
+
+    def _is_cancelled(self, row: Segment) -> bool:
+        """Return whether a command has ended the trial of a new segment.
+
+        It was cancelled between two segments, so no result follows, and no worker may wait for one.
+        """
+        return row.number in self.rows.trials and self.rows.trials[row.number].state == CANCELLED
 
     def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
         """Return a key that segments of one possible cohort share."""

@@ -13,7 +13,7 @@ import pytest
 from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
-from rekindle.studies.engine.confirmations import confirmation_config
+from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.json_views import rank, status_view, study_view, summary_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.snapshots import StudyProgress
@@ -25,7 +25,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
-from rekindle.studies.workers.worker import Worker
+from rekindle.studies.workers.worker import Turn, Worker
 from rekindle.tasks import load
 from replaying import assert_follows_from_rows
 from studying import bits, sqlite_first, surrogate, tiny, undisturbed
@@ -133,6 +133,33 @@ def test_a_trial_may_fail_in_the_epoch_in_which_it_is_cancelled(
         assert [trial.state for trial in store.trials("s")] == ["cancelled", "complete"]
         uid = store.trials("s")[0].uid
         assert said == [f"trial 0 ({uid[:8]}) was ended by the command cancel by ana: looks bad"]
+        assert not list(check(store))
+
+
+@pytest.mark.parametrize("kind", ["confirmation", "population", "seeds"])
+def test_a_trial_that_is_cancelled_between_two_segments_gets_no_further_one(sqlite_url: str, kind: str) -> None:
+    """Its worker would train it again and again, since late results of cancelled trials are refused."""
+    with Store(sqlite_url) as store:
+        if kind == "population":
+            start_study(store, "s", make_population(load("surrogate"), None, population=4, epochs=6, interval=3))
+        else:
+            start_study(store, "s", surrogate(options=seed_options(2 if kind == "seeds" else 1, "mean")))
+        name, number = "s", 0
+        if kind == "confirmation":
+            assert Worker(store, "s").run()
+            config = confirmation_config(store, "s", 2, 3)
+            name, number = start_confirmation(store, "s", config), config.options["confirms"]["defaults"]
+        worker = Worker(store, name)
+        while worker.turn() is not Turn.TRAINED or any(row.state == "ready" for row in store.segments(name)):
+            pass
+        trained = store.segments(name)
+        cancelled = store.trials(name)[number].uid if kind == "seeds" else number
+        Steering(store, name).cancel(cancelled)
+        assert any(worker.turn() is Turn.COMPLETE for _ in range(100))
+        ended = [trial.number for trial in store.trials(name) if trial.state == "cancelled"]
+        later = [row for row in store.segments(name) if row.number in ended and row not in trained]
+        assert later or kind != "confirmation"
+        assert {row.state for row in later} <= {"failed"}
         assert not list(check(store))
 
 
