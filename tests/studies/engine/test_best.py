@@ -64,6 +64,20 @@ def test_of_equal_results_the_one_that_was_better_before_is_the_best(capped: str
         assert output[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8)
 
 
+def test_a_lucky_loser_of_a_race_is_the_best_in_no_view(tmp_path: Path, sqlite_url: str) -> None:
+    """All are better on the first three seeds, after which all but the winner are out."""
+    curves = np.arange(8.0)[:, None] + 100.0 * (np.arange(6) < 3)
+    np.savez(tmp_path / "table.npz", **{"param.x": np.arange(8.0), "steps": np.array([1]), "curves": curves[..., None]})
+    options = {**EACH_ONCE, "trials": 8, "seeds": 6, "racing": True, "storage": sqlite_url, "study": "s"}
+    best = rekindle.tune("tabular", str(tmp_path / "table.npz"), **options).best
+    assert best is not None
+    assert (best.hyperparameters["x"], best.value) == (7, 57)
+    with Store(sqlite_url) as store:
+        assert max(trial.return_ or 0 for trial in study_view(store, "s").trials) > best.value
+        assert summary_view(store, "s").to_json()["best"]["number"] == best.number
+        assert StudyProgress(store, "s").look().best == (best.value, best.number, 1)
+
+
 @pytest.fixture
 def lucky(tmp_path: Path) -> str:
     """A table of four equally good trainings whose 32 seeds differ."""
