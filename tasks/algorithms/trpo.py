@@ -105,35 +105,54 @@ class TRPOLearner(OnPolicyLearner):
         Returns:
             Metrics, each (P,), and the gradient -∇L, (P, D).
         """
-        hp, parameters, weights = self.hp, self.policy.parameters, batch.get("weights")
-        vector, distribution = parameters.vector, self.policy.distribution
+        hp = self.hp
         if self.normalize_advantage is True:
-            batch = {**batch, "advantages": standardize(batch["advantages"], weights)}
+            batch = {**batch, "advantages": standardize(batch["advantages"], batch.get("weights"))}
         with torch.no_grad():
             old = self.policy.action_params(batch["obs"]).clone()
         loss, metrics = self.surrogate(batch)
-        gradient = parameters.gradient(loss) * (1 - self.critics)
+        gradient = self.policy.parameters.gradient(loss) * (1 - self.critics)
         fisher = self.fisher(batch, old)
         direction = conjugate_gradients(fisher, -gradient, hp.cg_steps)
         with torch.no_grad():
             curvature = (direction * fisher(direction)).sum(1, keepdim=True)
             step = direction * (2 * hp.target_kl / curvature.clamp(min=SMALL)).sqrt()
-            before, accepted, length = vector.clone(), torch.zeros_like(hp.gamma, dtype=torch.bool), 1.0
-            moved = torch.zeros_like(loss)
-            for _ in range(hp.line_search_steps):
-                tick()
-                vector.copy_(torch.where(accepted, vector, before + length * step))
-                moved = average(distribution.kl(old, self.policy.action_params(batch["obs"])), weights)
-                better = self.surrogate(batch)[0] < loss
-                accepted |= (better & (moved < hp.target_kl.squeeze(1))).unsqueeze(1)
-                length = length * hp.line_search_factor
-                if accepted.device.type == "cpu" and accepted.all():
-                    break
-            if active is not None:
-                accepted &= active
-            vector.copy_(torch.where(accepted, vector, before))
-        stepped = accepted.squeeze(1).float()
+            stepped, moved = self.search_line(batch, step, old, loss, active)
         return {"policy_loss": loss.detach(), **metrics, "approx_kl": moved * stepped, "stepped": stepped}, gradient
+
+    def search_line(
+        self, batch: Batch, step: Tensor, old: Tensor, loss: Tensor, active: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Take the longest step that improves L within the trust region.
+
+        A member for which no tried length does stays where it is.
+
+        Args:
+            batch: tensors (P, B, ...).
+            step: the longest step that is tried, (P, D).
+            old: parameters of π_old(·|s), (P, B, ...).
+            loss: -L before the step, (P,).
+            active: members that may be updated, (P, 1); None for all.
+
+        Returns:
+            1 for members that took a step and 0 for others, (P,), and mean KL(π_old, π) at the last length tried, (P,).
+        """
+        hp, vector, distribution = self.hp, self.policy.parameters.vector, self.policy.distribution
+        before, accepted, length = vector.clone(), torch.zeros_like(hp.gamma, dtype=torch.bool), 1.0
+        moved = torch.zeros_like(loss)
+        for _ in range(hp.line_search_steps):
+            tick()
+            vector.copy_(torch.where(accepted, vector, before + length * step))
+            moved = average(distribution.kl(old, self.policy.action_params(batch["obs"])), batch.get("weights"))
+            better = self.surrogate(batch)[0] < loss
+            accepted |= (better & (moved < hp.target_kl.squeeze(1))).unsqueeze(1)
+            length = length * hp.line_search_factor
+            if accepted.device.type == "cpu" and accepted.all():
+                break
+        if active is not None:
+            accepted &= active
+        vector.copy_(torch.where(accepted, vector, before))
+        return accepted.squeeze(1).float(), moved
 
     def surrogate(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Metrics]:
         """Return -L(θ), (P,), and the mean entropy."""
