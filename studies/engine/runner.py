@@ -17,7 +17,7 @@ from ...spaces import flatten, unflatten
 from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
 from ..options.study_options import STUDY
-from ..samplers.registry import LEARNED
+from ..samplers.registry import LEARNED, learns
 from ..schedulers.confirming import USED
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import BANDIT, PB2
@@ -364,8 +364,8 @@ class StudyRunner:
         config, trials, segments = self.config, self.rows.trials.values(), self.rows.segments.values()
         # The plan holds the scores of one objective; several, and constraints, are read from the segments.
         measured = [] if ranks_by_score(config) else remembered(trials, segments)[1]
-        learns = plan.seen or config.options.get(LEARNED)
-        configurations, measured = collapse(config, trials if learns else [], measured)
+        depends = learns(config) or config.options.get(LEARNED)
+        configurations, measured = collapse(config, trials if depends else [], measured)
         cache = self._optuna_params.setdefault(repr(config.priors), {})
         values = {number: command.data["hyperparameters"] for number, command in enqueued.items()}
         return suggest(config, configurations, plan, self._identify, measured, cache, values)

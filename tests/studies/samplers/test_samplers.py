@@ -19,6 +19,8 @@ import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.studies.engine.checked_config import load_task, make_config
+from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, StoreError
 from rekindle.studies.methods import SAMPLERS
 from rekindle.studies.samplers.grid import count_points, grid
@@ -26,7 +28,9 @@ from rekindle.studies.samplers.qmc import QMC
 from rekindle.studies.samplers.registry import check_sampler, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
+from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.studies.study.plan import Plan
 from rekindle.studies.study.searched import defaults_except
@@ -151,6 +155,22 @@ def test_brute_force_repeats_no_point_whoever_chose_it(scheduler: str) -> None:
         result = study(config("bruteforce", space=space.priors(), **options), random.Random(seed))
         assert len({tuple(sorted(values.items())) for values in result.values()}) == 12
         assert [result[number] for number in range(len(first))] == first
+
+
+def test_brute_force_repeats_no_point_where_a_study_is_extended_before_its_first_result(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    """ASHA asks for more trials at once, since fewer than a generation are ready."""
+    columns = {"param.x": np.arange(8), "steps": np.arange(1, 4), "curves": np.ones((8, 1, 3))}
+    np.savez(tmp_path / "table.npz", **columns)
+    options: dict[str, Any] = {"epochs": (1, 3), "scheduler": "asha", "sampler": "bruteforce", "trials": 3}
+    with Store(sqlite_url) as store:
+        start_study(store, "s", study_config(load("tabular"), f"{tmp_path}/table.npz", **options))
+        runner = StudyRunner(store, "s")
+        runner.advance()
+        Steering(store, "s").extend(8)
+        runner.advance()
+        assert sorted(trial.params["x"] for trial in store.trials("s")) == [*range(8)]
 
 
 def test_brute_force_goes_on_in_a_changed_space() -> None:
