@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,10 +22,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
-from ...tasks.checkpoint.storage import POLICY_PREFIX
+from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ..errors import DamagedCheckpoint, StoreError
 from ..redact import masked
 from ..storage import studies as study_rows
+from ..storage.branches import BRANCHED
 from ..storage.commands import commands
 from ..storage.sql.database import sqlite_url
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, command, event, metric, segment, study, task, trial
@@ -33,7 +34,7 @@ from ..storage.store import Store
 
 # Columns of a task's rows that a file contains. A checkpoint's number and blobs follow from them.
 COLUMNS = {
-    task: ("uid", "identity", "epochs", "created"),
+    task: ("uid", "identity", "epochs", "created", "trained"),
     checkpoint: ("uid", "epochs", "digest", "manifest", "created"),
     metric: ("uid", "epoch", "data"),
     event: ("uid", "created", "kind", "data"),
@@ -100,21 +101,29 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     _insert(target, segment, [{"study": name, **row} for row in segments])
     _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])
     uids = sorted({row["uid"] for row in trials})  # sorted in Python, since databases collate text differently
-    uids += sorted(playing_policies(source, stored.config, uids))
+    uids += sorted(needed_policies(source, stored.config, uids))
     free = {"lease_epoch": 0, "lease_expires": 0.0}
     tasks = _insert(target, task, ({**row, **free} for row in rows_of(source, task, uids)))
     checkpoints, blobs = _copy_states(source, target, uids)
     for uid in uids:
         _insert(target, metric, rows_of(source, metric, [uid]))
-        events = rows_of(source, event, [uid])
+        events = (row for row in rows_of(source, event, [uid]) if not _is_of_others(row, uids))
         _insert(target, event, ({**row, "data": _without_passwords(row["data"])} for row in events))
     return Transferred(name, len(trials), tasks, checkpoints, blobs)
 
 
-def playing_policies(source: Connection, config: Any, uids: Iterable[str]) -> set[str]:
-    """Return the stored policies that play in a study."""
+def needed_policies(source: Connection, config: Any, uids: Iterable[str]) -> set[str]:
+    """Return the stored policies that play in a study, or from which its trials start."""
     identities = (row["identity"] for row in rows_of(source, task, uids))
-    return {text for value in (config, *identities) for text in _texts(value) if text.startswith(POLICY_PREFIX)}
+    named = {text for value in (config, *identities) for text in _texts(value) if text.startswith(POLICY_PREFIX)}
+    options = config.get("options") if isinstance(config, Mapping) else None
+    start = options.get("warm_start") if isinstance(options, Mapping) else None
+    return named | ({policy_uid(start)} if isinstance(start, str) else set())
+
+
+def _is_of_others(row: Row, uids: Collection[str]) -> bool:
+    """Return whether an event of a policy is about a task that starts from it elsewhere."""
+    return row["uid"].startswith(POLICY_PREFIX) and row["kind"] == BRANCHED and row["data"].get("to") not in uids
 
 
 def rows_of(source: Connection, table: sa.Table, uids: Iterable[str]) -> Iterator[Row]:

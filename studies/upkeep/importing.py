@@ -37,7 +37,7 @@ from ..storage.sql.schema import blob, checkpoint, command, event, metric, segme
 from ..storage.sql.writes import add_task, insert
 from ..storage.store import Store
 from ..study.config import Config
-from .exporting import COLUMNS, Row, Transferred, check_digest, playing_policies, rows_of
+from .exporting import COLUMNS, Row, Transferred, check_digest, needed_policies, rows_of
 from .fsck import check
 from .locking import last_epochs, lock_if_free
 
@@ -149,7 +149,7 @@ def _check_values(connection: Connection) -> None:
                 if not (column.nullable if value is None else _is_valid(column, value)):
                     raise StoreError(f"a row of {table.name} has the {column.name} {str(value)[:80]!r}")
     uids = {*connection.scalars(sa.select(trial.c.uid))}
-    policies = playing_policies(connection, connection.scalar(sa.select(study.c.config)), sorted(uids))
+    policies = needed_policies(connection, connection.scalar(sa.select(study.c.config)), sorted(uids))
     if {*connection.scalars(sa.select(task.c.uid))} - uids - policies:
         raise StoreError("it has a task without a trial")
 
@@ -262,6 +262,8 @@ def _task(
         add_checkpoint(connection, names, {**state, "lease_epoch": 0})
     if missing:
         last_epochs(connection, uid)
+    if (fresh or missing) and row["trained"] > stored.trained:  # a budget of time counts it
+        connection.execute(task.update().where(task.c.uid == uid).values(trained=row["trained"]))
     if rows[metric]:
         connection.execute(insert(connection, metric).on_conflict_do_nothing(), rows[metric])
     first = connection.scalar(sa.select(event.c.id).where(event.c.uid == uid).limit(1))

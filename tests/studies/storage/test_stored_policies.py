@@ -23,7 +23,7 @@ from rekindle import Objective
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.lineage import LineageError, lineage, retrain
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.storage.branches import Start
+from rekindle.studies.storage.branches import BRANCHED, Start
 from rekindle.studies.storage.sql.schema import blob, checkpoint
 from rekindle.studies.storage.store import Store
 from rekindle.studies.storage.stored_policies import NoPolicy, load_policy, put_policy
@@ -32,7 +32,7 @@ from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import gc
 from rekindle.studies.upkeep.importing import import_study
-from rekindle.studies.workers.worker import Worker
+from rekindle.studies.workers.worker import Turn, Worker
 from rekindle.tasks import PPO, load
 from rekindle.tasks.checkpoint.storage import policy_uid
 from safetensors import safe_open
@@ -356,6 +356,25 @@ def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cl
         assert check(there) == []
         uid = there.trials("s")[0].uid
     assert cli("replay", uid, "--storage", other)[0] == 0
+
+
+def test_an_imported_study_goes_on_from_its_policy(tmp_path: Path, sqlite_url: str) -> None:
+    """Without its source, and without what other studies have trained from it."""
+    with Store(sqlite_url) as store, Store(f"sqlite:///{tmp_path / 'there'}.db") as there:
+        config = warmed(store, given())
+        start_study(store, "s", config)
+        worker = Worker(store, "s")
+        while worker.turn() is not Turn.TRAINED:
+            pass
+        run(sqlite_url, replace(config, seed=1), "other")
+        export_study(store, "s", tmp_path / "s.rekindle")
+        import_study(there, tmp_path / "s.rekindle")
+        assert check(there) == []
+        notes = [event for event in there.events(policy_uid(config.options["warm_start"])) if event.kind == BRANCHED]
+        assert {note.data["to"] for note in notes} <= {trial.uid for trial in there.trials("s")}
+        assert worker.run()
+        assert Worker(there, "s").run()
+        assert bits(there) == bits(store)
 
 
 @sqlite_first

@@ -82,6 +82,18 @@ def test_a_study_is_the_same_there_and_back(filled: Store, store: Store, tmp_pat
 
 
 @across
+def test_an_imported_study_has_spent_the_time_of_the_exported_one(filled: Store, store: Store, tmp_path: Path) -> None:
+    """Else a study with a budget of hours would have all of them again."""
+    seconds = {uid(number): 10.0 + number for number in range(4)}
+    for name, trained in seconds.items():
+        execute(filled, task.update().where(task.c.uid == name).values(trained=trained))
+    export_study(filled, sample.NAME, tmp_path / "own.rekindle")
+    for _ in range(2):
+        import_study(store, tmp_path / "own.rekindle")
+        assert store.trained_for([*seconds]) == seconds
+
+
+@across
 def test_equal_content_is_equal_bytes(filled: Store, store: Store, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "abc"]
     export_study(filled, sample.NAME, paths[0])
