@@ -78,7 +78,7 @@ def report_view(store: Store, name: str) -> ReportView:
         confirmation=confirmation,
         unfinished=last if last != confirmation else None,
         fresh=fresh,
-        epochs=_epochs_trained(segments, study.trials),
+        epochs=_epochs_trained(segments, rows),
         dimensions=_dimensions(config, study.trials),
         importances=health.importances,
         marginals=health.marginals,
@@ -134,10 +134,10 @@ def _decision(note: Mapping[str, Any]) -> str:
     return f"{note.get('kind')}, {'retried' if note.get('retry') else 'for good'}"
 
 
-def _epochs_trained(segments: Iterable[Segment], trials: Sequence[TrialView]) -> int:
+def _epochs_trained(segments: Iterable[Segment], trials: Sequence[Trial]) -> int:
     """Return the number of epochs trained, counting a branch from its start."""
-    starts = {trial.number: trial.branch.epochs for trial in trials if trial.branch}
-    return sum(epochs - starts.get(number, 0) for number, epochs in _reached(segments).items())
+    inherited = {trial.number: trial.inherited for trial in trials}
+    return sum(epochs - inherited.get(number, 0) for number, epochs in _reached(segments).items())
 
 
 def _reached(segments: Iterable[Segment]) -> dict[int, int]:

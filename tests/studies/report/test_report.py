@@ -17,6 +17,7 @@ from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.json_views import study_view
+from rekindle.studies.engine.snapshots import StudyProgress
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.content import (
@@ -204,6 +205,13 @@ def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:
     view = report_view(studies, "halved")
     assert view.epochs == sum(trial.epochs for trial in study_view(studies, "halved").trials)
     assert report_view(studies, "bred").epochs == 4 * 4  # a branch does not count its parent's
+
+
+def test_the_epochs_of_a_population_are_those_of_all_its_seeds(sqlite_url: str) -> None:
+    options: dict[str, Any] = {"scheduler": "pbt", "population": 4, "interval": 3, "epochs": 12, "seeds": 2}
+    study = tune("surrogate", storage=sqlite_url, study="s", progress=False, **options)
+    assert any(seed.number > 7 for seed in study.store.trials("s"))  # branches
+    assert report_view(study.store, "s").epochs == StudyProgress(study.store, "s").look().epochs == 4 * 2 * 12
 
 
 def test_each_trial_has_its_numbers_its_digest_and_its_replay(studies: Store) -> None:
