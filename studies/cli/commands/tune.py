@@ -233,7 +233,7 @@ def _show(arguments: argparse.Namespace, ended: _Ended, store: Store, errors: Co
     """Print a study's results; return the exit status."""
     study, confirmation = ended.study, ended.confirmation
     tables.print_labels(errors, study)
-    all_failed = study.best is None or study.counts["failed"] == study.trials_total
+    all_failed = study.best is None or _all_failed(study)
     unconfirmed = arguments.confirm is not None and study.state == "complete" and not ended.is_confirmed
     status = options.FAILED if all_failed or unconfirmed else 0
     if arguments.json:
@@ -398,9 +398,14 @@ def _worker_pool(
     yield workers, lambda: WorkerProcess(url, study, workers, extra, crew)
 
 
+def _all_failed(study: StudyView) -> bool:
+    """Return whether all trials failed: those planned, and the branches of a population."""
+    return study.counts["failed"] == max(study.trials_total, sum(study.counts.values()))
+
+
 def _without_results(study: StudyView) -> str:
     """Return why a study has nothing to show."""
-    failed = [trial for trial in study.trials if trial.error]
+    failed = [trial for trial in study.trials if trial.state == "failed"]
     if not failed:
         return f"study {study.study}: no trial has a result"
     share = f"{len(failed)} of {counted(len(study.trials), 'trial')} failed"
@@ -423,8 +428,7 @@ def _print_study(
     storage, name = f"--storage {repeated(store)}", study.study
     if study.best is None:
         _print_remarks(out, study, findings)
-        all_failed = study.counts["failed"] == study.trials_total
-        why = begin_again(name, storage) if all_failed else f"`{command_line('trials', name, storage)}` says why"
+        why = begin_again(name, storage) if _all_failed(study) else f"`{command_line('trials', name, storage)}` says why"
         note(out, f"no trial has a result: {counts or 'none is begun'}; {why}")
         return
     flat = config.searched.flat()

@@ -32,6 +32,7 @@ from rekindle.studies.engine.snapshots import look
 from rekindle.studies.engine.views import RungView, StudyView
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.sql.database import sqlite_url
+from rekindle.studies.storage.sql.schema import trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rich.console import Console
@@ -362,6 +363,18 @@ def test_a_complete_population_or_grid_is_not_said_to_take_more_trials(
         status, out, errors = cli(*command)
         assert (status, errors) == (0, f"study {how[1]} is complete\n")
         assert ("rekindle confirm" in out) == (how[1] == "grid")  # not of a population
+
+
+def test_a_population_has_not_failed_whose_branches_live(sqlite_url: str, cli: Callable[..., Any]) -> None:
+    """As many trials failed as there are members, each of which was replaced."""
+    command = ["tune", "surrogate", "--scheduler", "pbt", "--population", "2", "--interval", "1", "--epochs", "8"]
+    command += ["--exploit", "tournament", "--workers", "1", "--study", "s", "--storage", sqlite_url]
+    assert cli(*command)[0] == 0
+    with Store(sqlite_url) as store:
+        replaced = [row.number for row in store.trials("s") if row.state == "pruned"][:2]
+        ended = trial.update().where(trial.c.number.in_(replaced)).values(state="failed")
+        assert store.database.write(lambda connection: connection.execute(ended).rowcount) == 2
+    assert cli(*command)[0] == 0
 
 
 def test_a_confirmation_that_was_stopped_says_how_it_continues(finished_url: str, cli: Callable[..., Any]) -> None:
