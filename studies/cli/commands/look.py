@@ -16,6 +16,7 @@ from ...engine.json_views import status_view, study_view, task_view, trainings_v
 from ...engine.probes import lines_of
 from ...engine.views import ConfirmedStudyView, TaskView
 from ...failures import one_line
+from ...storage.commands import CANCELLED
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -94,7 +95,7 @@ def trials(arguments: argparse.Namespace) -> int:
     for trial in study.trials:
         if trial.error:
             subject = f"{'a training of ' * (trial.state == 'complete')}trial {trial.number}"
-            note(out, f"{subject} failed: {one_line(trial.error)}")
+            note(out, f"{subject} {_end(trial.state)} {one_line(trial.error)}")
     return 0
 
 
@@ -131,8 +132,13 @@ def show(arguments: argparse.Namespace) -> int:
         note(out, text)
     for trial in task.trials:
         if trial.error:
-            note(out, f"trial {trial.number} of study {trial.study} failed:\n{trial.error.strip()}")
+            note(out, f"trial {trial.number} of study {trial.study} {_end(trial.state)}\n{trial.error.strip()}")
     return 0
+
+
+def _end(state: str) -> str:
+    """Return how a trial ended without a result, before the reason."""
+    return "was ended by the command" if state == CANCELLED else "failed:"
 
 
 def _run_file(store: Store, task: TaskView) -> dict[str, Any]:

@@ -163,6 +163,22 @@ def test_a_trial_that_is_cancelled_between_two_segments_gets_no_further_one(sqli
         assert not list(check(store))
 
 
+def test_a_cancelled_trial_has_not_failed(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2, scheduler="none", epochs=(9,)))
+        during_epoch(monkeypatch, 2, lambda: Steering(store, "s", "ana").cancel(0, "diverges"))
+        assert Worker(store, "s").run()
+        trial = store.trials("s")[0]
+    assert main(["trials", "s", "--storage", sqlite_url]) == 0
+    told = capsys.readouterr().out
+    assert "trial 0 was ended by the command cancel by ana: diverges" in told
+    assert "trial 0 failed" not in told
+    assert main(["show", trial.uid, "--storage", sqlite_url]) == 0
+    assert "trial 0 of study s was ended by the command\ncancel by ana: diverges" in capsys.readouterr().out
+
+
 def test_late_writes_of_a_cancelled_trial_are_refused(store: Store) -> None:
     """Its task may have been leased again, so that the lease alone would allow them."""
     start_study(store, "s", surrogate(2, scheduler="none", epochs=(5,), generation=2))
