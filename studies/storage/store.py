@@ -37,7 +37,7 @@ from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .failure_history import FailureHistory, claimable, histories
 from .locks import fencing, planning_lock
-from .locks.leases import Leases, StoreLease, process_leases
+from .locks.leases import Leases, StoreLease, held_here, process_leases
 from .locks.owner import Owner
 from .retention import Keep, prune
 from .rows import Changes, Result, Segment, Study, Trial
@@ -143,8 +143,9 @@ class Store:
             if claimed.identity is None and identity is not None:
                 self.database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
-        for holder in [lease for lease in process_leases.values() if lease.is_of(self.url, uid)]:
-            self._ask(holder)
+        for holder in held_here(uid):
+            if holder.is_of(self.url, uid):
+                self._ask(holder)
         return self._leases.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
 
     def _ask(self, holder: StoreLease) -> None:

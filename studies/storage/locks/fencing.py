@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from ...errors import IdentityMismatch, LeaseLost, TaskBusy
 from ..sql.schema import Now, checkpoint, event, task
 from ..sql.writes import add_events, add_task
-from .leases import StoreLease, process_leases
+from .leases import StoreLease, held_here
 from .owner import Owner
 
 TAKEOVER = "takeover"  # the event of a lease that its last owner did not release
@@ -77,8 +77,7 @@ def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | N
     if owner is None:
         return "free"
     if owner == str(Owner.current()):
-        holder = process_leases.get((uid, token))
-        return "free" if holder is None or holder.lost else None
+        return None if any(lease.token == token for lease in held_here(uid)) else "free"
     if Owner.parse(owner).is_dead():
         return "dead"
     return "expired" if seconds <= 0 else None

@@ -11,9 +11,18 @@ from typing import Any, Protocol, Self
 from ....tasks.checkpoint.storage import Saved
 from ...errors import LeaseLost, StoreError
 
-# All live leases of this process, of any Store. If a row names this process but is not among them, it remains from a
-# commit whose answer was lost, or from a Lease that was dropped without release; the lease may be taken again.
-process_leases: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.WeakValueDictionary()
+# All leases of this process, of any Store, by the object's id: equal tasks of several databases may have equal tokens.
+process_leases: weakref.WeakValueDictionary[int, StoreLease] = weakref.WeakValueDictionary()
+
+
+def held_here(uid: str) -> list[StoreLease]:
+    """Return the leases of a task, in any database, that this process holds.
+
+    If a row names this process but none of these has its token, it remains from a commit whose answer was lost, or from
+    a lease that was dropped without release; the lease may be taken again.
+    """
+    references = process_leases.valuerefs()  # a list, as other threads add leases meanwhile
+    return [lease for ref in references if (lease := ref()) is not None and lease.uid == uid and not lease.lost]
 
 
 class LeaseStore(Protocol):
@@ -51,7 +60,7 @@ class StoreLease:
     def __init__(self, store: LeaseStore, uid: str, token: int, identity: Mapping[str, Any] | None = None):
         self._store, self.uid, self.token, self.identity, self.lost = store, uid, token, identity, False
         self._pid = os.getpid()
-        process_leases[uid, token] = self
+        process_leases[id(self)] = self
 
     def load(self, allow_previous: bool = False) -> Saved | None:
         """Return the last checkpoint, None without one.

@@ -170,6 +170,20 @@ def test_a_lease_that_was_dropped_without_release_is_let_go(url: str, wait_until
         wait_until(lambda: store.tasks()[0].owner is None)
 
 
+def test_leases_of_one_task_in_two_databases_are_independent(sqlite_url: str, tmp_path: Any) -> None:
+    with Store(sqlite_url) as one, Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        held, theirs = one.open("a", {}), other.open("a", {})
+        assert held.token == theirs.token
+        theirs.release()
+        with pytest.raises(TaskBusy, match="that is this process, where another object has it"):
+            one.open("a", {})
+        held.release()
+        idle, theirs = one.open("a", {}), other.open("a", {})
+        idle.give_up = lambda: not idle.release()  # type: ignore[func-returns-value]
+        assert one.open("a", {}).token == idle.token + 1  # its idle holder gives it up
+        assert not theirs.lost
+
+
 def test_a_release_within_a_transaction_is_left_to_the_heartbeat(url: str, wait_until: Callable[..., None]) -> None:
     def collect(connection: sa.Connection) -> None:
         connection.execute(task.update().values(epochs=0))
