@@ -332,6 +332,10 @@ class SummaryView(View):
     agreement: Annotated[Sequence[AgreementView] | None, "agreement of each rung with the next"] = None
     workers: Annotated[int | None, "number of workers that train it now, in `status`"] = None
 
+    def best_result(self) -> float | None:
+        """Return the best trial's first objective, or None."""
+        return None if self.best is None else self.best.result(next(iter(self.objectives)))
+
 
 class StudyView(SummaryView):
     """A study with its trials."""

@@ -92,7 +92,7 @@ class Studies:
         rows = []
         for name in self.names():
             summary = summary_view(self.store, name)
-            best = summary.best.return_ if summary.best else None
+            best = summary.best_result()
             counts = ", ".join(f"{count} {state}" for state, count in summary.counts.items() if count)
             link = f'<a href="/study?study={quote(name, safe="")}">{escape(name)}</a>'
             rows.append((link, escape(summary.state), escape(counts), "" if best is None else f"{best:.4g}"))

@@ -40,8 +40,8 @@ def _samples(name: str, status: StatusView) -> Iterator[Sample]:
                 yield {**of, "state": study.state}, 1
             case "trials":
                 yield from (({**of, "state": state}, count) for state, count in study.counts.items())
-            case "best" if study.best is not None and study.best.return_ is not None:
-                yield of, study.best.return_
+            case "best" if (best := study.best_result()) is not None:
+                yield of, best
             case "workers" if study.workers is not None:
                 yield of, study.workers
     for worker in status.workers:

@@ -291,8 +291,7 @@ def status_table(status: StatusView) -> Table:
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
-        best, objective = study.best, next(iter(study.objectives))
-        value = None if best is None else best.result(objective)
+        value, objective = study.best_result(), next(iter(study.objectives))
         unit = "" if value is None or objective == RETURN else f" {objective}"
         fresh = " on fresh seeds" if scheduling(study.scheduler).confirms else ""
         front = len(study.front) if len(study.objectives) > 1 else 1

@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from typing import Any
 
+import own_functions
 import pytest
 import rekindle
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.views import StatusView, SummaryView
+from rekindle.studies.live.serving import Studies
 from rekindle.studies.report.data import report_view
 from rekindle.studies.storage.commands import STOP, hold
 from rekindle.studies.storage.store import Store
@@ -98,6 +100,18 @@ def test_labels_are_escaped_and_each_metric_has_its_help_once() -> None:
     assert "rekindle_study_best" not in text
     helps = [line for line in text.splitlines() if line.startswith("# HELP")]
     assert len(helps) == len(set(helps)) == 3
+
+
+def test_the_best_result_is_of_the_objective_in_every_view(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be no return."""
+    options: dict[str, Any] = {"epochs": 1, "trials": 2, "scheduler": "none", "progress": False}
+    study = rekindle.tune(own_functions.descend, storage=sqlite_url, study="s", **options)
+    assert study.best is not None
+    text = f"{study.best.objectives['error']:.4g}"
+    assert main(["status", "--prometheus", "--storage", sqlite_url]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rekindle_study_best{")]
+    assert f"{float(line.split()[-1]):.4g}" == text
+    assert f">{text}<" in Studies(study.store).index()
 
 
 def test_a_worker_logs_lines_of_json(sqlite_url: str, capfd: pytest.CaptureFixture[str]) -> None:
