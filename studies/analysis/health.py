@@ -17,6 +17,7 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramError, ProgramFailed
+from ..engine.json_views import rank, study_view
 from ..engine.probes import GOES_ON, probe_view
 from ..engine.views import View
 from ..failures import FAILED, one_line
@@ -81,6 +82,7 @@ class Rows:
         replicates: trials with one seed each.
         runs: their segments.
         results: those of the configurations.
+        order: numbers of the configurations with results, best in the first objective first, as in the tables.
         shares: share of the variance by hyperparameter, largest first.
         pairs: see `ImportancesView`.
         events: events of all tasks, including those of excluded trials, oldest first.
@@ -93,6 +95,7 @@ class Rows:
     replicates: Sequence[Trial]
     runs: Sequence[Segment]
     results: Measurements
+    order: Sequence[int]
     shares: Mapping[str, ShareView]
     pairs: Sequence[PairView]
     events: Sequence[Event]
@@ -134,8 +137,9 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     explained = ImportancesView() if unlearned else importances(observed, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)
     shares = {share.name: share for share in explained.importances}
-    rows = Rows(config, trials, segments, replicates, runs, observed, shares, explained.pairs, events, saved)
-    last = [number for number in _best_first(rows) if _reached_last(rows, number)]
+    order = [trial.number for trial in rank(study_view(store, name).trials, {objective: direction})]
+    rows = Rows(config, trials, segments, replicates, runs, observed, order, shares, explained.pairs, events, saved)
+    last = [number for number in order if _reached_last(rows, number)]
     early = unlearned and is_early(config, replicates, last, curves)
     findings = [*nothing_learned(config, observed, bar, probe, above, early)]
     checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
@@ -161,7 +165,7 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
     The best configuration lies in the outer tenth of the range, and the median of the best quarter in the outer fifth
     at the same end. The hyperparameter explains more than 2% of the variance.
     """
-    numbers = _best_first(rows)
+    numbers = rows.order
     if len(numbers) < FEWEST_TRIALS:
         return
     params = {trial.number: trial.params for trial in rows.trials}
@@ -187,17 +191,6 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
 
 def _reached_last(rows: Rows, number: int) -> bool:
     return bool((rows.results.rungs[rows.results.numbers == number] == len(rows.config.rungs) - 1).any())
-
-
-def _best_first(rows: Rows) -> list[int]:
-    """Return the configurations by epochs trained, then by score.
-
-    The scores on earlier rungs break ties, as in the tables.
-    """
-    results: dict[int, list[tuple[int, float]]] = {}
-    for number, rung, score in zip(rows.results.numbers, rows.results.rungs, rows.results.scores, strict=True):
-        results.setdefault(int(number), []).append((-int(rung), -float(score)))
-    return sorted(results, key=lambda number: sorted(results[number]))
 
 
 def _ends(dimension: Dimension) -> tuple[float, float] | None:

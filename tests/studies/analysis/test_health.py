@@ -229,11 +229,9 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, end: st
     space = Space.from_priors({"x": prior})
     values = [space.sample(seed=seed)["x"] for seed in range(256)]
     trials = [Trial(n, uid=str(n), params={"x": value}) for n, value in enumerate(values)]
-    results = np.array([-9.0 if value is None else abs(value) for value in values])
-    everyone = np.arange(256)
-    result = Measurements(["x"], [], [], results, everyone, np.zeros(256, np.intp))
+    order = sorted(range(256), key=lambda n: 9.0 if values[n] is None else -abs(values[n]))
     config: Any = SimpleNamespace(searched=space)
-    rows: Any = SimpleNamespace(config=config, trials=trials, results=result, shares={"x": Interval(0.9, 0.8, 1.0)})
+    rows: Any = SimpleNamespace(config=config, trials=trials, order=order, shares={"x": Interval(0.9, 0.8, 1.0)})
     findings = list(best_at_edge(rows))
     assert [finding.text for finding in findings] == ([f"the best values of x are at the {end}"] if end else [])
     if end:
@@ -241,6 +239,26 @@ def test_the_best_at_an_end_of_any_ordered_dimension_is_told(prior: str, end: st
             "search beyond it (--prior x=..., with a wider range), or if nothing beyond is allowed, fix it there "
             f"(--set x={end.rpartition(' ')[2].replace('0.99721', '0.99720993')})"
         )
+
+
+def test_the_best_are_those_that_satisfy_the_constraints(tmp_path: Path) -> None:
+    """Returns rise up to the end of the range, but only those in its middle are allowed."""
+    x = np.arange(32.0)
+    np.savez(tmp_path / "table.npz", **{"param.x": x, "steps": np.array([1]), "curves": x[:, None, None]})
+    options: dict[str, Any] = {"epochs": 1, "scheduler": "none", "sampler": "bruteforce", "trials": 32}
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        for name, bounds in (("free", []), ("bounded", ["return<=16"])):
+            rekindle.tune(
+                "tabular",
+                str(tmp_path / "table.npz"),
+                storage=store,
+                study=name,
+                constraint=bounds,
+                progress=False,
+                **options,
+            )
+        assert checks(diagnose(store, "free").to_json()) == ["edge"]
+        assert checks(diagnose(store, "bounded").to_json()) == []
 
 
 def told(
