@@ -428,8 +428,9 @@ def _print_study(
     storage, name = f"--storage {repeated(store)}", study.study
     if study.best is None:
         _print_remarks(out, study, findings)
-        why = begin_again(name, storage) if _all_failed(study) else f"`{command_line('trials', name, storage)}` says why"
-        note(out, f"no trial has a result: {counts or 'none is begun'}; {why}")
+        said = f"`{command_line('trials', name, storage)}` says why"
+        advice = begin_again(name, storage) if _all_failed(study) else said
+        note(out, f"no trial has a result: {counts or 'none is begun'}; {advice}")
         return
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})

@@ -31,8 +31,8 @@ from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.snapshots import look
 from rekindle.studies.engine.views import RungView, StudyView
 from rekindle.studies.steering.steering import Steering
+from rekindle.studies.storage.sql import schema
 from rekindle.studies.storage.sql.database import sqlite_url
-from rekindle.studies.storage.sql.schema import trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rich.console import Console
@@ -372,7 +372,7 @@ def test_a_population_has_not_failed_whose_branches_live(sqlite_url: str, cli: C
     assert cli(*command)[0] == 0
     with Store(sqlite_url) as store:
         replaced = [row.number for row in store.trials("s") if row.state == "pruned"][:2]
-        ended = trial.update().where(trial.c.number.in_(replaced)).values(state="failed")
+        ended = schema.trial.update().where(schema.trial.c.number.in_(replaced)).values(state="failed")
         assert store.database.write(lambda connection: connection.execute(ended).rowcount) == 2
     assert cli(*command)[0] == 0
 

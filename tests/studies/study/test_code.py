@@ -51,7 +51,7 @@ def test_a_study_goes_on_with_a_changed_function_once_it_is_accepted(url: str, c
             Worker(store, "s").run()
 
 
-def test_a_population_goes_on_with_a_changed_function_once_it_is_accepted(url: str, code: Callable[[str], None]) -> None:
+def test_a_population_goes_on_with_a_changed_function_once_accepted(url: str, code: Callable[[str], None]) -> None:
     with Store(url) as store:
         start_study(store, "s", make_population(own_functions.climb, None, population=2, epochs=2, interval=1))
         code("b2")
