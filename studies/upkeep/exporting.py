@@ -113,7 +113,7 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
 
 
 def needed_policies(source: Connection, config: Any, uids: Iterable[str]) -> set[str]:
-    """Return the stored policies that play in a study, or from which its trials start."""
+    """Return the stored policies that play or begin in a study."""
     identities = (row["identity"] for row in rows_of(source, task, uids))
     named = {text for value in (config, *identities) for text in _texts(value) if text.startswith(POLICY_PREFIX)}
     options = config.get("options") if isinstance(config, Mapping) else None
@@ -122,7 +122,7 @@ def needed_policies(source: Connection, config: Any, uids: Iterable[str]) -> set
 
 
 def _is_of_others(row: Row, uids: Collection[str]) -> bool:
-    """Return whether an event of a policy is about a task that starts from it elsewhere."""
+    """Return whether a policy's event concerns a task outside the study."""
     return row["uid"].startswith(POLICY_PREFIX) and row["kind"] == BRANCHED and row["data"].get("to") not in uids
 
 

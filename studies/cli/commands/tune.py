@@ -399,7 +399,7 @@ def _worker_pool(
 
 
 def _all_failed(study: StudyView) -> bool:
-    """Return whether all trials failed: those planned, and the branches of a population."""
+    """Return whether all trials failed, with branches of a population."""
     return study.counts["failed"] == max(study.trials_total, sum(study.counts.values()))
 
 
@@ -428,8 +428,8 @@ def _print_study(
     storage, name = f"--storage {repeated(store)}", study.study
     if study.best is None:
         _print_remarks(out, study, findings)
-        said = f"`{command_line('trials', name, storage)}` says why"
-        advice = begin_again(name, storage) if _all_failed(study) else said
+        reasons = f"`{command_line('trials', name, storage)}` says why"
+        advice = begin_again(name, storage) if _all_failed(study) else reasons
         note(out, f"no trial has a result: {counts or 'none is begun'}; {advice}")
         return
     flat = config.searched.flat()

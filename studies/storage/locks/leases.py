@@ -16,7 +16,7 @@ process_leases: weakref.WeakValueDictionary[int, StoreLease] = weakref.WeakValue
 
 
 def held_here(uid: str) -> list[StoreLease]:
-    """Return the leases of a task, in any database, that this process holds.
+    """Return this process's leases of a task in any database.
 
     If a row names this process but none of these has its token, it remains from a commit whose answer was lost, or from
     a lease that was dropped without release; the lease may be taken again.

@@ -136,16 +136,16 @@ def test_a_trial_may_fail_in_the_epoch_in_which_it_is_cancelled(
         assert not list(check(store))
 
 
-@pytest.mark.parametrize("kind", ["confirmation", "population", "seeds"])
-def test_a_trial_that_is_cancelled_between_two_segments_gets_no_further_one(sqlite_url: str, kind: str) -> None:
+@pytest.mark.parametrize("study", ["confirmation", "population", "seeds"])
+def test_a_trial_that_is_cancelled_between_two_segments_gets_no_further_one(sqlite_url: str, study: str) -> None:
     """Its worker would train it again and again, since late results of cancelled trials are refused."""
     with Store(sqlite_url) as store:
-        if kind == "population":
+        if study == "population":
             start_study(store, "s", make_population(load("surrogate"), None, population=4, epochs=6, interval=3))
         else:
-            start_study(store, "s", surrogate(options=seed_options(2 if kind == "seeds" else 1, "mean")))
+            start_study(store, "s", surrogate(options=seed_options(2 if study == "seeds" else 1, "mean")))
         name, number = "s", 0
-        if kind == "confirmation":
+        if study == "confirmation":
             assert Worker(store, "s").run()
             config = confirmation_config(store, "s", 2, 3)
             name, number = start_confirmation(store, "s", config), config.options["confirms"]["defaults"]
@@ -153,12 +153,12 @@ def test_a_trial_that_is_cancelled_between_two_segments_gets_no_further_one(sqli
         while worker.turn() is not Turn.TRAINED or any(row.state == "ready" for row in store.segments(name)):
             pass
         trained = store.segments(name)
-        cancelled = store.trials(name)[number].uid if kind == "seeds" else number
+        cancelled = store.trials(name)[number].uid if study == "seeds" else number
         Steering(store, name).cancel(cancelled)
         assert any(worker.turn() is Turn.COMPLETE for _ in range(100))
         ended = [trial.number for trial in store.trials(name) if trial.state == "cancelled"]
         later = [row for row in store.segments(name) if row.number in ended and row not in trained]
-        assert later or kind != "confirmation"
+        assert later or study != "confirmation"
         assert {row.state for row in later} <= {"failed"}
         assert not list(check(store))
 
