@@ -40,7 +40,7 @@ from .engine.sizing import SEEDS, Sized, candidates
 from .engine.snapshots import StudyProgress
 from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
-from .errors import BadConfig, StoreError
+from .errors import BadConfig, StoreError, StudyMismatch
 from .options.option import with_keywords
 from .options.study_options import STUDY, StudyOptions
 from .redact import printable
@@ -510,7 +510,10 @@ def tune(
     tuned = Study(name, store).run(progress=progress, **how, callbacks=functions)
     if SIZED in stored_config.options and tuned.complete:
         top = candidates(Sized(**stored_config.options[SIZED]), stored_config.trials[-1])
-        tuned.confirm(top, SEEDS, progress=progress, **how)
+        try:
+            tuned.confirm(top, SEEDS, progress=progress, **how)
+        except (BadConfig, StudyMismatch) as error:  # the search has ended well
+            warnings.warn(f"study {name} is not confirmed: {error}", stacklevel=2)
     return tuned
 
 

@@ -18,6 +18,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import SIZED
 from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import probing
+from rekindle.tasks.base_learner import BaseLearner
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import EnvironmentFailed
 from studying import surrogate
@@ -171,3 +172,18 @@ def test_time_alone_gives_a_confirmed_agent(sqlite_url: str, tmp_path: Path, mon
     assert "seeds" in text
     assert f"its agent is in {tmp_path / 'agent.safetensors'}" in text
     assert (tmp_path / "agent.safetensors").stat().st_size > 1000
+
+
+def test_time_alone_gives_a_study_whose_winner_cannot_be_confirmed(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(training: object, *arguments: object) -> None:
+        raise ArithmeticError("lost")
+
+    monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed: ({name: PACES[name] for name in names}, {}))
+    monkeypatch.setattr(BaseLearner, "run_epoch", fail)
+    options: dict[str, Any] = {"storage": sqlite_url, "study": "s", "progress": False, "budget": "256s"}
+    with pytest.warns(UserWarning, match="study s is not confirmed: a confirmation needs a result at the top rung"):
+        study = rekindle.tune("auto", "CartPole-v1", priors={"algorithm": "choices(['ppo', 'sac'])"}, **options)
+    assert study.complete
+    assert study.best is None
