@@ -102,6 +102,11 @@ def inexact_in(state: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(reasons))
 
 
+def statistics_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the running statistics of a module by name; views."""
+    yield from ((name, x) for name, x in module.named_buffers() if x.is_floating_point())
+
+
 class MemberRef(NamedTuple):
     """A learner and the index of one of its members."""
 
@@ -408,12 +413,19 @@ class BaseLearner:
 
     def network_views(self, member: int) -> dict[str, Tensor]:
         """Return one member's network parameters by name; views."""
-        modules = {name: module for name in self.parts if isinstance(module := getattr(self, name), nn.Module)}
-        return {f"{name}.{path}": x.detach() for name, part in modules.items() for path, x in part.named_parameters()}
+        modules = self._modules().items()
+        return {f"{name}.{path}": x.detach() for name, part in modules for path, x in part.named_parameters()}
 
     def policy_views(self, member: int) -> dict[str, Tensor]:
-        """Return the tensors that a warm start loads, by name; views."""
-        return self.network_views(member)
+        """Return the tensors that a warm start loads, by name; views.
+
+        Besides parameters these are running statistics, such as those of batch normalization.
+        """
+        statistics = {f"{name}.{path}": x for name, part in self._modules().items() for path, x in statistics_of(part)}
+        return self.network_views(member) | statistics
+
+    def _modules(self) -> dict[str, nn.Module]:
+        return {name: module for name in self.parts if isinstance(module := getattr(self, name), nn.Module)}
 
     def demonstration_views(self, member: int) -> dict[str, Tensor]:
         """Return one member's demonstrations by name; views."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...spaces.choices import Argument
 from ...spaces.values import flatten
-from ..base_learner import BaseLearner
+from ..base_learner import BaseLearner, statistics_of
 from ..checkpoint.state import Tree
 from ..envs import make_envs
 from ..envs.base.envs import Envs
@@ -35,6 +35,8 @@ from .data import decode, encode
 from .model_envs import TaskVecEnv
 from .model_spaces import OWN, POLICIES, SMALLEST
 from .model_state import load_state, moments_of, set_moments, state_of
+
+MOMENTS = "obs_normalizer."  # names of the statistics that scale observations begin with it
 
 
 def resumable(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
@@ -292,6 +294,21 @@ class SB3Learner(BaseLearner):
 
     def network_views(self, member: int) -> dict[str, Tensor]:
         return {name: x.detach() for name, x in self.model.policy.named_parameters()}
+
+    def policy_views(self, member: int) -> dict[str, Tensor]:
+        moments = {f"{MOMENTS}{name}": torch.tensor(x, dtype=torch.float64) for name, x in self._moments().items()}
+        return self.network_views(member) | dict(statistics_of(self.model.policy)) | moments
+
+    def _moments(self) -> dict[str, Any]:
+        """Return the statistics that scale observations, by attribute."""
+        moments = getattr(self.venv, "obs_rms", None)
+        return {} if moments is None else {name: getattr(moments, name) for name in ("mean", "var", "count")}
+
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        super().adopt(member, policy)
+        for name, before in self._moments().items():
+            if (x := policy.get(f"{MOMENTS}{name}")) is not None:  # the views of them are copies
+                setattr(self.venv.obs_rms, name, x.numpy().copy() if np.ndim(before) else x.item())  # type: ignore[attr-defined]
 
     def close(self) -> None:
         for envs in filter(None, (self.envs, self.evaluation_envs)):

@@ -19,6 +19,7 @@ from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.model_spaces import OF_SBX, SPACES
 from rekindle.tasks.adapters.sb3 import SB3
+from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.deployment.exporting import ExportError
 from rekindle.tasks.errors import Diverged, NotData, UnsupportedSpace
 from rekindle.tasks.runtime.fingerprint import InexactWarning
@@ -261,6 +262,19 @@ def test_episodes_are_those_of_the_seed_and_change_no_state(name: str, tmp_path:
         task.export_policy(tmp_path / "policy.pt")
     assert task.digest == digest
     assert (np.random.get_state()[1] == generator).all()
+
+
+@pytest.mark.parametrize(("name", "normalize"), [("A2C", "obs"), ("CrossQ", "none")])
+def test_a_warm_started_model_acts_as_its_source(name: str, normalize: str, tmp_path: Path) -> None:
+    values = {**SMALL[name][1], "normalize": normalize}
+    source = load(f"sb3:{name}")("Pendulum-v1", seed=1).init(**values)
+    source.fit(1)
+    file = source.save_policy(tmp_path / "policy.safetensors")
+    warm = load(f"sb3:{name}")("Pendulum-v1", seed=2, warm_start=file).init(**values)
+    assert difference(warm.policy(), source.policy()) == []
+    assert warm.returns(2) == source.returns(2) != load(f"sb3:{name}")("Pendulum-v1", seed=2).init(**values).returns(2)
+    warm.fit(1)
+    assert difference(warm.policy(), source.policy()) != []
 
 
 def test_the_goal_of_a_study_is_confirmed_by_different_episodes() -> None:

@@ -17,6 +17,7 @@ from one_call import one_call_of_learn
 from rekindle.tasks import load
 from rekindle.tasks.adapters.model_spaces import OF_SBX
 from rekindle.tasks.adapters.sb3 import SB3
+from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite
 
@@ -136,6 +137,27 @@ def test_a_model_of_jax_that_resumes_is_that_of_one_call_of_learn(variant: str) 
     assert states(model).keys() >= {"key"}
     assert states(model) == states(alone)
     assert not all(map(torch.equal, resumed.parameters(), first.parameters()))
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "CrossQ" else pytest.param(name, marks=pytest.mark.slow) for name in OF_SBX]
+)
+def test_a_warm_started_model_of_jax_acts_as_its_source(name: str) -> None:
+    env, values = "CartPole-v1" if name in DISCRETE else "Pendulum-v1", {**VALUES[name], "normalize": "obs"}
+    source = load(f"sbx:{name}")(env, seed=1).init(**values)
+    source.fit(1)
+    warm, again = (load(f"sbx:{name}")(env, seed=2, warm_start=source).init(**values) for _ in range(2))
+    assert difference(warm.policy(), source.policy()) == []
+    assert difference(load(f"sbx:{name}")(env, seed=2).init(**values).policy(), source.policy()) != []
+    assert warm.returns(2) == source.returns(2)
+    for state in vars(warm.member_ref().learner.model.policy).values():
+        if hasattr(state, "target_params"):
+            assert all(map(np.array_equal, *map(jax.tree.leaves, (state.target_params, state.params))))
+    warm.fit(1)
+    again.load_state_dict(warm.state_dict())
+    for task in (warm, again):
+        task.fit(2)
+    assert (again.uid, again.digest) == (warm.uid, warm.digest)
 
 
 @pytest.mark.slow
