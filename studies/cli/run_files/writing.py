@@ -14,6 +14,7 @@ from .reading import places
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 NULL = "null"  # TOML has no null; options understand this word
+OFF = "off"  # None for an option that has another default
 
 
 def effective(
@@ -34,6 +35,8 @@ def effective(
     content["hyperparameters"] = dict(values)
     for path, action in places(parser).items():
         value = getattr(arguments, action.dest)
+        if value is None and action.default is not None:
+            value = OFF
         if (
             value is None
             or value is False
@@ -55,11 +58,11 @@ def effective(
 
 def to_toml(content: Mapping[str, Any]) -> str:
     """Return the text of a run file."""
+    content = {name: _environment(value) if name == "env" else value for name, value in content.items()}
     lines = [f"{_key(name)} = {_value(value)}" for name, value in content.items() if not isinstance(value, Mapping)]
     for name, table in content.items():
         if isinstance(table, Mapping):
-            pairs = table.items() if name != "env" else [pair for pair in table.items() if pair[1] is not None]
-            rows = [f"{_key(key)} = {_value(value)}" for key, value in pairs]
+            rows = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
             lines += ["", f"[{name}]", *rows]
     return "\n".join(lines) + "\n"
 
@@ -79,6 +82,24 @@ def write(path: Path, text: str) -> None:
         raise ValueError(f"a run file is written to a file, but {path} cannot be: {why}; give another name") from None
 
 
+def _environment(env: Any) -> Any:
+    """Return an environment without absent fields.
+
+    It is JSON text if one of its arguments is None, which differs from an absent argument.
+    """
+    if isinstance(env, list | tuple):
+        return [*map(_environment, env)]
+    if not isinstance(env, Mapping):
+        return env
+    spec = {name: value for name, value in env.items() if value is not None}
+    return json.dumps(spec) if _holds_none(spec) else spec
+
+
+def _holds_none(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return value is None or any(map(_holds_none, parts))
+
+
 def _key(name: str) -> str:
     return ".".join(part if BARE.fullmatch(part) else json.dumps(part) for part in name.split("."))
 
@@ -87,7 +108,7 @@ def _value(value: Any) -> str:
     if value is None:
         return json.dumps(NULL)
     if isinstance(value, Mapping):
-        pairs = (f"{json.dumps(str(name))} = {_value(item)}" for name, item in value.items() if item is not None)
+        pairs = (f"{json.dumps(str(name))} = {_value(item)}" for name, item in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"

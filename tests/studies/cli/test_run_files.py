@@ -102,6 +102,17 @@ def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tm
         assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
 
 
+def test_a_written_run_file_keeps_what_is_off_and_what_is_none(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    saved, again = tmp_path / "saved.toml", tmp_path / "again.toml"
+    env = '{"id": "CartPole-v1", "kwargs": {"render_mode": null}}'
+    words = ["ppo", env, *SETTINGS, "--epochs", "1", "--trials", "1", "--stuck", "off", "--storage", sqlite_url]
+    assert cli("create", *words, "--save-config", str(saved))[0] == 0
+    content = tomllib.loads(saved.read_text())
+    assert (content["stuck"], json.loads(content["env"])["kwargs"]) == ("off", {"render_mode": None})
+    assert cli("create", str(saved), "--save-config", str(again))[0] == 0
+    assert tomllib.loads(again.read_text()) == content
+
+
 @pytest.mark.parametrize("command", ["create", "import-config"])
 def test_a_run_file_that_finds_no_room_leaves_the_old_one(
     command: str, sqlite_url: str, tmp_path: Path, cli: Cli
