@@ -216,6 +216,8 @@ def _with_defaults(trainer: str, content: Mapping[str, Any]) -> dict[str, Any]:
             defaults |= {f"{prefix}{name}": value for name, value in (OF_SIGNALS | lr).items()}
             if (size := content.get(f"{prefix}encoding_size")) is not None:  # deprecated
                 defaults[f"{prefix}network_settings.hidden_units"] = size
+            if not have("reward_signals.extrinsic."):  # without it, ML-Agents learns from the other signals alone
+                defaults["reward_signals.extrinsic.strength"] = 0.0
     if have("behavioral_cloning."):
         defaults |= {f"behavioral_cloning.{name}": value for name, value in OF_CLONING.items()}
         defaults["behavioral_cloning.batch_size"] = content.get(BATCH, defaults[BATCH])

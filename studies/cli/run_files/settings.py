@@ -47,8 +47,9 @@ class Settings:
             raise ValueError(f"{self.location}: {path} must be a number, but got {value!r}; mend it") from None
 
     def have(self, prefix: str) -> bool:
-        """Return whether any path begins with a prefix."""
-        return any(path.startswith(prefix) for path in self.values)
+        """Return whether a section has settings, or is there and empty."""
+        section = prefix.removesuffix(".")
+        return any(path.startswith(prefix) for path in self.values) or self.values.get(section) == {}
 
     def without(self, settings: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given settings that became nothing.

@@ -184,6 +184,7 @@ def test_signals_have_the_defaults_of_ml_agents(file: Path, cli: Cli) -> None:
     hp = result["config"]["hyperparameters"]
     assert (hp["gail.use_actions"], hp["gail.strength"], hp["gail.width"], hp["gail.lr"]) == (False, 1.0, 128, 3e-4)
     assert (hp["rnd.strength"], hp["rnd.lr"], hp["icm.strength"], hp["icm.width"]) == (0.1, 1e-4, 1.0, 32)
+    assert hp["extrinsic.strength"] == 0.0  # which the file does not name
     assert (hp["cloning.samples_per_update"], hp["cloning.batch_size"], hp["vf_coef"]) == (0, 256, 1.0)
     assert (hp["max_grad_norm"], hp["normalize_reward"], hp["target_kl"], hp["optimizer.eps"]) == (
         None,
@@ -193,6 +194,17 @@ def test_signals_have_the_defaults_of_ml_agents(file: Path, cli: Cli) -> None:
     )
     demos = [f"{section}.demo_path: d" for section in ("reward_signals.gail", "behavioral_cloning")]
     assert sorted(result["without"]) == sorted(demos)
+
+
+def test_an_empty_section_means_its_defaults(file: Path, cli: Cli) -> None:
+    file.write_text(
+        "behaviors: {A: {trainer_type: ppo, network_settings: {memory: {}}, reward_signals: {curiosity: {},"
+        " extrinsic: {}}}}"
+    )
+    result = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = result["config"]["hyperparameters"]
+    assert (hp["model.memory"], hp["icm.use"], hp["icm.strength"]) == ("lstm", True, 1.0)
+    assert ("extrinsic.strength" in hp, result["without"]) == (False, [])
 
 
 def test_sections_of_older_releases_are_listed(file: Path, cli: Cli) -> None:
