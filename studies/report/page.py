@@ -14,6 +14,7 @@ from ..failures import one_line
 from ..methods import scheduling
 from ..options.constraints import Constraint
 from ..shell import quoted
+from ..storage.commands import CANCELLED
 from ..study.number_text import in_digits
 from ..study.objectives import MINIMIZE, RETURN
 from . import figures, results, what_mattered
@@ -235,19 +236,24 @@ def _trials(report: ReportView) -> str:
         cells = "".join(cell(name, value, text) for name, (value, text) in zip(styles, values, strict=True))
         lines.append(f'<tr data-trial="{n}">{cells}</tr>')
     head = "".join(f"<th{' class=n' if k else ''}>{escape(h)}</th>" for h, k in zip(heads, styles, strict=True))
-    errors = [
-        (str(trial.number), f'<code class="wrap">{escape(one_line(trial.error))}</code>')
-        for trial in study.trials
-        if trial.error and trial.error.strip()
-    ]
-    failures = f"<h3>Failures</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
+    errors: dict[str, list[tuple[str, str]]] = {}
+    for trial in study.trials:
+        if trial.error and trial.error.strip():
+            why = f'<code class="wrap">{escape(one_line(trial.error))}</code>'
+            errors.setdefault(_ended_by(trial.state), []).append((str(trial.number), why))
+    ended = "".join(f"<h3>{head}</h3>{table(('trial', 'why'), errors[head], 'n-')}" for head in sorted(errors))
     words = (
         f"<p class='soft'>All {len(order)} trials, best first. The command in the last column trains a trial again and "
         "compares the digests, with <code class='whole'>--storage</code> "
         f"<code class='wrap'>{escape(quoted(report.storage))}</code>.</p>"
     )
     body = f'<div class="tall"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
-    return part("Trials", "", words, f"{body}</table></div>", failures)
+    return part("Trials", "", words, f"{body}</table></div>", ended)
+
+
+def _ended_by(state: str) -> str:
+    """Return the heading under which a trial's end is explained."""
+    return "Ended by commands" if state == CANCELLED else "Failures"
 
 
 PARTS = (

@@ -346,6 +346,20 @@ def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
     assert "&lt;b&gt;Diverged&lt;/b&gt;: loss became NaN" in html
 
 
+def test_a_cancelled_trial_is_no_failure(sqlite_url: str) -> None:
+    options: dict[str, Any] = {"trials": 2, "epochs": 2, "scheduler": "none", "fixed": {"seconds": 0.0}}
+    with Store(sqlite_url) as store:
+        tune("surrogate", study="f", storage=store, progress=False, **options)
+        ends = ("failed", "loss became NaN"), ("cancelled", "cancel by me")
+        for number, (state, error) in enumerate(ends):
+            change = f"UPDATE rk_trial SET state = '{state}', error = '{error}' WHERE number = {number}"
+            store.database.write(lambda connection, text=change: connection.exec_driver_sql(text))
+        html = page([report_view(store, "f")])
+    commands, failures = html.split("<h3>Ended by commands</h3>")[1].split("<h3>Failures</h3>")
+    assert ("cancel by me" in commands, "NaN" in commands) == (True, False)
+    assert ("cancel by me" in failures, "NaN" in failures) == (False, True)
+
+
 def test_a_report_that_finds_no_room_leaves_the_old_one(studies: Store, tmp_path: Path) -> None:
     path, view = tmp_path / "x.html", [report_view(studies, "halved")]
     path.write_text("the old report")
