@@ -36,7 +36,7 @@ from .engine.confirmations import confirmation_config, confirmation_view, start_
 from .engine.json_views import front, ranked, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
-from .engine.sizing import SEEDS, Sized, candidates
+from .engine.sizing import SEEDS, Sized, candidates_of, is_given_time_alone
 from .engine.snapshots import StudyProgress
 from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
@@ -53,7 +53,7 @@ from .storage.commands import Command
 from .storage.sql.database import full_url
 from .storage.store import Store
 from .study import FRESH_SEEDS, TOP
-from .study.config import SIZED, Config, check_name, title
+from .study.config import Config, check_name, title
 from .study.number_text import in_digits_alone
 from .study.objectives import objectives_of
 from .study.starts import started
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 LOOK_EVERY = 0.5  # seconds between two looks at the progress
+CALLER = 3  # stack level of the line that calls `tune`, beyond the check of its arguments
 
 
 @dataclass(frozen=True)
@@ -505,15 +506,14 @@ def tune(
         start=start if warm_start is not None or demonstrations is not None else None,
     )
     for text in remarks(stored_config):
-        warnings.warn(text, stacklevel=2)
+        warnings.warn(text, stacklevel=CALLER)
     how: dict[str, Any] = {"device": device, "env_processes": env_processes, "eval_envs": eval_envs}
     tuned = Study(name, store).run(progress=progress, **how, callbacks=functions)
-    if SIZED in stored_config.options and tuned.complete:
-        top = candidates(Sized(**stored_config.options[SIZED]), stored_config.trials[-1])
+    if is_given_time_alone(config, algorithm, options.get("trials"), epochs) and tuned.complete:
         try:
-            tuned.confirm(top, SEEDS, progress=progress, **how)
+            tuned.confirm(candidates_of(stored_config), SEEDS, progress=progress, **how)
         except (BadConfig, StudyMismatch) as error:  # the search has ended well
-            warnings.warn(f"study {name} is not confirmed: {error}", stacklevel=2)
+            warnings.warn(f"study {name} is not confirmed: {error}", stacklevel=CALLER)
     return tuned
 
 

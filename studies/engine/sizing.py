@@ -21,6 +21,7 @@ from ..failures import is_environment
 from ..options.durations import in_words
 from ..schedulers.adaptive import SAVING
 from ..schedulers.confirming import FINALISTS
+from ..study import TOP
 from ..study.config import EPOCHS, SIZED, Config
 from .probes import GOES_ON, endless
 
@@ -67,6 +68,11 @@ def candidates(sized: Sized, trials: int) -> int:
     It is one of 16, at most three. Small studies have too little time for more than one, which needs no race.
     """
     return min(3, max(1, trials // 16)) if sized.races else 1
+
+
+def candidates_of(config: Config) -> int:
+    """Return the usual number of candidates of a confirmation."""
+    return candidates(Sized(**config.options[SIZED]), config.trials[-1]) if SIZED in config.options else TOP
 
 
 def _trainings(sized: Sized, trials: int) -> float:

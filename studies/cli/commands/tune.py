@@ -34,7 +34,7 @@ from ...engine.confirmations import (
 from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view
-from ...engine.sizing import SEEDS, Sized, candidates, is_given_time_alone
+from ...engine.sizing import SEEDS, Sized, candidates_of, is_given_time_alone
 from ...engine.snapshots import look
 from ...engine.tune_options import study_config
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
@@ -202,9 +202,7 @@ def _confirm_answer(
     """Run the confirmation that --confirm asks for; return its name, or None."""
     if arguments.confirm is None or not look(store, name).complete:
         return None
-    top = arguments.top or TOP
-    if SIZED in config.options:
-        top = arguments.top or candidates(Sized(**config.options[SIZED]), config.trials[-1])
+    top = arguments.top or candidates_of(config)
     try:
         return _confirm(arguments, store, name, top, arguments.confirm, errors, crew)
     except (BadConfig, StudyMismatch) as error:  # the search has ended well, and its results follow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,14 @@ def test_time_alone_gives_a_study_whose_winner_cannot_be_confirmed(
     monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed: ({name: PACES[name] for name in names}, {}))
     monkeypatch.setattr(BaseLearner, "run_epoch", fail)
     options: dict[str, Any] = {"storage": sqlite_url, "study": "s", "progress": False, "budget": "256s"}
-    with pytest.warns(UserWarning, match="study s is not confirmed: a confirmation needs a result at the top rung"):
-        study = rekindle.tune("auto", "CartPole-v1", priors={"algorithm": "choices(['ppo', 'sac'])"}, **options)
+    options["priors"] = {"algorithm": "choices(['ppo', 'sac'])"}
+    law = "study s is not confirmed: a confirmation needs a result at the top rung"
+    with pytest.warns(UserWarning, match=law) as caught:
+        study = rekindle.tune("auto", "CartPole-v1", **options)
+    assert {Path(warning.filename) for warning in caught if "confirmed" in str(warning.message)} == {Path(__file__)}
     assert study.complete
     assert study.best is None
+    with warnings.catch_warnings(record=True) as caught_later:
+        warnings.simplefilter("always")
+        rekindle.tune("auto", "CartPole-v1", trials=len(study.trials), **options)  # a size, as with the command
+    assert not [warning for warning in caught_later if "confirmed" in str(warning.message)]
