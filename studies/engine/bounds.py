@@ -116,9 +116,9 @@ def stop_at(connection: Connection, name: str, bound: str, why: str, data: Mappi
 def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
     """Stop a study that found nothing better for too many trials.
 
-    A trial is better if it trained for more epochs, if it violates the constraints less, or if its score is higher by
-    more than the noise of both. Only trials before the first running one count, so the result does not depend on which
-    trial finishes first.
+    A trial is better if it trained for more epochs, if it trained with more seeds, as those that win their race do, if
+    it violates the constraints less, or if its score is higher by more than the noise of both. Only trials before the
+    first running one count, so the result does not depend on which trial finishes first.
 
     Returns:
         Whether the study has reached its plateau.
@@ -150,6 +150,9 @@ def stop_if_plateau(store: Store, rows: StudyRows) -> bool:
 def is_better(store: Store, rows: StudyRows, row: Segment, best: Segment) -> bool:
     if row.epochs != best.epochs:
         return row.epochs > best.epochs
+    trained, most = len(rows.done_seeds(row)), len(rows.done_seeds(best))
+    if trained != most:
+        return trained > most
     (feasible, score), (least, highest) = worth(rows.config, row), worth(rows.config, best)
     if feasible != least or score <= highest:
         return feasible > least
@@ -166,9 +169,7 @@ def noise_of(store: Store, rows: StudyRows, row: Segment) -> float:
         return row.eval_error
     if seeds == 1:
         return dict(store.metrics(rows.trials[row.number].uid)).get(row.epochs, {}).get(NOISE, 0.0)
-    rows_of_trial = (rows.segments.get((row.number * seeds + n, row.rung)) for n in range(seeds))
-    scores = [score_of(row) for row in rows_of_trial if row is not None and row.state == "done"]
-    return standard_error(scores)
+    return standard_error([score_of(row) for row in rows.done_seeds(row)])
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -199,16 +199,10 @@ class StudyProgress:
             mean, failed = means(origins, scores), unreliable(self.rows.trials.values())
             ranks = {number: (origins[number] not in failed, mean[number], score) for number, score in scores.items()}
         else:
-            ranks = {number: (self._trained_seeds(row), *worth(config, row)) for number, row in longest.items()}
+            ranks = {number: (len(self.rows.done_seeds(row)), *worth(config, row)) for number, row in longest.items()}
         highest = max(ranks.values(), default=None)
         equals = [row for number, row in longest.items() if ranks[number] == highest]
         return min(equals, key=lambda row: (self._earlier(row), row.number), default=None)
-
-    def _trained_seeds(self, row: Segment) -> int:
-        """Return the number of seeds in a result of a configuration."""
-        seeds = seeds_of(self.rows.config)
-        rows = (self.rows.segments.get((row.number * seeds + n, row.rung)) for n in range(seeds))
-        return sum(row is not None and row.state == "done" for row in rows)
 
     def _earlier(self, row: Segment) -> list[float]:
         """Return a sort key of earlier rungs, from last to first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..schedulers.registry import remembered, scheduler
+from ..schedulers.seeds import seeds_of
 from ..storage.commands import Command, hold_of
 from ..storage.rows import Changes, Segment, Trial
 from ..study.config import Config
@@ -81,6 +82,12 @@ class StudyRows:
     def hold(self) -> Command | None:
         """Command that stops or pauses the study; None while it runs."""
         return hold_of(self.commands)
+
+    def done_seeds(self, row: Segment) -> list[Segment]:
+        """Return a result's finished segments, one for each seed."""
+        seeds = seeds_of(self.config)
+        rows = (self.segments.get((row.number * seeds + n, row.rung)) for n in range(seeds))
+        return [row for row in rows if row is not None and row.state == "done"]
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows as last read."""

@@ -369,6 +369,23 @@ def test_a_plateau_does_not_count_an_excluded_trial(sqlite_url: str) -> None:
         assert bounds.stop_if_plateau(store, StudyRows(store, "s"))
 
 
+def test_a_plateau_counts_no_lucky_loser_of_a_race_as_the_best(sqlite_url: str) -> None:
+    options = {"plateau": 4, **seed_options(3, "mean", racing=True)}
+    scores = [[100.0] * 2, [50.0] * 3, *[[0.0] * 2] * 4]  # by configuration and seed; losers train with two seeds
+    seeds = [(3 * n + k, n, score) for n, of_n in enumerate(scores) for k, score in enumerate(of_n)]
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(12, scheduler="halving", epochs=(3,), options=options))
+        states = ["complete" if n // 3 == 1 else "pruned" for n in range(18)]
+        trials = [Trial(n, f"u{n}", {}, {"bracket": 0}, state=state, seeds=3) for n, state in enumerate(states)]
+        results = [Segment(k, 0, 3, "done", score, f"d{k}", seeds=3) for k, _, score in seeds]
+        store.add_rows("s", trials=trials[:15], segments=[row for row in results if row.number < 15])
+        assert not bounds.stop_if_plateau(store, StudyRows(store, "s"))  # three after the winner
+        store.add_rows("s", trials=trials[15:], segments=[row for row in results if row.number >= 15])
+        assert bounds.stop_if_plateau(store, StudyRows(store, "s"))
+        [stop] = store.commands("s")
+        assert stop.data == {"plateau": 4, "best": 1, "trials": 4}
+
+
 def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:
     """By how far a score must be better follows from the standard errors of both."""
     with Store(sqlite_url) as store:
@@ -387,6 +404,7 @@ def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:
 
 def test_the_noise_of_several_seeds_is_their_standard_error(sqlite_url: str) -> None:
     rows: Any = SimpleNamespace(config=surrogate(options=seed_options(3, "mean")))
+    rows.done_seeds = partial(StudyRows.done_seeds, rows)
     scores = {3: 1.0, 4: 4.0, 5: 7.0}  # of configuration 1
     done = {(n, 0): Segment(n, rung=0, epochs=1, state="done", score=score) for n, score in scores.items()}
     rows.segments = {**done, (0, 0): Segment(0, rung=0, epochs=1, state="done", score=99.0)}
