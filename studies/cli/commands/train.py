@@ -29,7 +29,7 @@ from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ...study.code import check_resumed
-from ...study.config import EPOCHS, check_end, check_epochs, choose, default_epochs, parse_epochs
+from ...study.config import check_end, check_epochs, choose, default_epochs, parse_epochs
 from ...study.number_text import counted
 from ...study.objectives import ALWAYS
 from ...workers.grace import graceful
@@ -141,10 +141,13 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interru
         parent: final state of the parent.
         interrupted: exit status that makes Orion retry a trial.
     """
-    algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs or str(EPOCHS))
+    algorithm = load(arguments.task)
     space = options.space(arguments, algorithm)
     values = _applying(space, space.parse(*options.assignments(arguments)))
     make, values, cold = _prepare(arguments, algorithm, values)
+    text = options.epochs_of(arguments, algorithm, values)
+    epochs = default_epochs(algorithm, [cold.env]) if text is None else _orion_epochs(text)
+    check_end(cold.env.id, algorithm.learner.most_epochs(cold.env), epochs)
 
     def at_epoch_end(event: EpochEvent) -> None:
         say(epoch_line(event, epochs, "episode_return", algorithm.learner.objective))

@@ -32,8 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.no_better is not None:
         raise ValueError("under Orion, its algorithm decides how long trials train; leave --no-better out")
-    if arguments.record is not None:
-        raise ValueError("under Orion, all trials would write the same file; leave --record out")
+    for option in ("record", "save_config"):
+        if getattr(arguments, option) is not None:
+            word = option.replace("_", "-")
+            raise ValueError(f"under Orion, all trials would write the same file; leave --{word} out")
+    if arguments.log:
+        raise ValueError(
+            "under Orion, a trial copies no curves, but got --log; leave it out, and copy those of a task afterwards "
+            "with `rekindle export-curves UID --to`"
+        )
     interrupted = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
     # Only until training starts: its own handlers save first.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(interrupted))

@@ -25,6 +25,7 @@ from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.orion.trial_rows import NoParent
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
+from rekindle.tasks.base_learner import BaseLearner
 from rekindle.tasks.errors import Diverged, Stopped
 
 TINY: dict[str, Any] = {"epoch_steps": 32, "num_envs": 2, "num_steps": 16, "num_minibatches": 1, "update_epochs": 1}
@@ -258,6 +259,9 @@ def test_the_trial_is_the_one_that_orion_names(
             "under Orion, its algorithm decides how long trials train; leave --no-better out",
         ),
         (["--record", "x.npz"], "under Orion, all trials would write the same file; leave --record out"),
+        (["--save-config", "x.toml"], "under Orion, all trials would write the same file; leave --save-config out"),
+        (["--log", "csv:x.csv"], "under Orion, a trial copies no curves, but got --log; leave it out"),
+        (["--epochs", "2", "--env-steps", "64"], "leave one out"),
         (["--epochs", "1:9"], r"a trial has one number of epochs, such as --epochs~'fidelity(1, 9)' gives it, but got"),
     ],
 )
@@ -301,6 +305,21 @@ def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: st
     assert (result["rk_resumed"], result["rk_epochs"]) == (1, 2)
     with Store(sqlite_url) as store:
         assert result["negative_return"] == -store.metrics(result["rk_uid"])[-1][1]["return"]
+
+
+def test_environment_steps_are_epochs_under_orion(under_orion: Path) -> None:
+    assert cli.main([*TRAIN, "--env-steps", "64"]) == 0  # of epochs of 32 steps
+    result = {row["name"]: row["value"] for row in json.loads(under_orion.read_text())}
+    assert result["rk_epochs"] == 2
+
+
+def test_a_recorded_table_ends_under_orion_where_it_ends(under_orion: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseLearner, "most_epochs", classmethod(lambda cls, env: 1))
+        assert cli.main([*TRAIN]) == 0
+        result = {row["name"]: row["value"] for row in json.loads(under_orion.read_text())}
+        assert result["rk_epochs"] == 1
+        assert cli.main([*TRAIN, "--epochs", "2"]) == 2
 
 
 def test_inapplicable_hyperparameters_are_left_out_under_orion(under_orion: Path, sqlite_url: str) -> None:
