@@ -80,7 +80,7 @@ class Dimension:
 class Maybe(Dimension):
     """None, or a value of `dimension`; the prior gives each one half.
 
-    Whether it is None is structural.
+    Whether it is None is structural. It is searched if `dimension` is.
     """
 
     dimension: Dimension
@@ -91,7 +91,7 @@ class Maybe(Dimension):
             raise SpaceError(f"maybe() takes a dimension that is searched, not {type(inner).__name__}")
         if inner.when:
             raise SpaceError("write when= for maybe() itself, not for the dimension inside it")
-        self._set_frozen(structural=self.structural or inner.structural)
+        self._set_frozen(structural=self.structural or inner.structural, search=self.search and inner.search)
         if self.default is REQUIRED:
             self._set_frozen(default=inner.default)
         super().__post_init__()

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.trial import FixedTrial
 from rekindle.spaces import (
     OutOfRange,
+    Space,
     SpaceError,
     WrongType,
     argument,
@@ -31,6 +33,7 @@ from rekindle.spaces import (
     real,
     sizes,
 )
+from rekindle.spaces.drivers import to_optuna
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 quantiles = st.floats(0, 1, exclude_max=True)
@@ -271,6 +274,13 @@ def test_maybe_is_none_half_of_the_time() -> None:
     dimension = maybe(real(0, 1))
     assert dimension.at(0.49) is None
     assert dimension.at(0.75) == 0.5
+
+
+def test_a_maybe_of_what_is_not_searched_is_not_searched() -> None:
+    space = Space(flag=maybe(categorical(True, False, default=False, search=False)))
+    assert (space.flat()["flag"].search, to_optuna.distributions(space)) == (False, {})
+    assert to_optuna.suggest(space, FixedTrial({})) == {"flag": False}
+    assert space.sample(seed=0) == {"flag": False}
 
 
 def test_the_default_of_maybe_is_that_of_its_dimension_unless_said() -> None:
