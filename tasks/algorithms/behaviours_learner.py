@@ -420,14 +420,17 @@ def _space(env: EnvSpec) -> Space:
     choice = categorical(*ALGORITHMS, default=ALGORITHMS[0], structural=True, search=False, help=ALGORITHM_HELP)
     assert isinstance(choice, Choice)
 
-    def select(chosen: Mapping[str, Any]) -> Space:
-        nested = {}
-        for name in names:
-            space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
-            nested[name] = Space(**{ALGORITHM: choice}, **behaviour_space(space), **{SELF_PLAY: self_play_space()})
-        return BehavioursLearner.hyperparameters.extend(**nested)
+    selectors = {f"{name}.{ALGORITHM}": choice for name in names}
+    return Variants(partial(_selected, env, names, choice), selectors)
 
-    return Variants(select, {f"{name}.{ALGORITHM}": choice for name in names})
+
+def _selected(env: EnvSpec, names: Sequence[str], choice: Choice, chosen: Mapping[str, Any]) -> Space:
+    """Return the hyperparameters of chosen algorithms, by behaviour."""
+    nested = {}
+    for name in names:
+        space = load(chosen[f"{name}.{ALGORITHM}"]).learner.space_in(replace(env, behaviour=name))
+        nested[name] = Space(**{ALGORITHM: choice}, **behaviour_space(space), **{SELF_PLAY: self_play_space()})
+    return BehavioursLearner.hyperparameters.extend(**nested)
 
 
 def behaviour_seed(seed: int, name: str) -> int:

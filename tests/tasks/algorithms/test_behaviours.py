@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -496,6 +497,15 @@ def test_one_agent_learns_as_in_a_plain_environment() -> None:
         task.fit(2)
     assert several.metrics["policy_loss.hunter"] == alone.metrics["policy_loss"]
     assert several.evaluate() == alone.evaluate()
+
+
+def test_a_task_is_sent_to_another_process() -> None:
+    task = Behaviours(HUNT, seed=1).init(**{**SMALL})
+    task.fit(1)
+    sent = pickle.loads(pickle.dumps(task))
+    for one in (task, sent):
+        one.fit(2)
+    assert (sent.uid, sent.digest, sent.metrics) == (task.uid, task.digest, task.metrics)
 
 
 def test_returns_are_reported_by_behaviour() -> None:
