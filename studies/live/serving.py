@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from ..engine.confirmations import confirmations_of
 from ..engine.json_views import Json, summary_view
 from ..errors import StoreError, StudyReplaced, UnknownStudy
 from ..report.data import report_view
@@ -50,7 +51,7 @@ class Studies:
         self.store, self._lock = store, threading.Lock()
         self._live: dict[str, LiveStudy] = {}
         self._views: dict[str, tuple[float, WatchView]] = {}
-        self._reports: dict[str, tuple[tuple[int, set[int]], str]] = {}
+        self._reports: dict[str, tuple[tuple[list[int], set[int]], str]] = {}
 
     def names(self) -> list[str]:
         """Return the names of all studies, oldest first."""
@@ -77,10 +78,14 @@ class Studies:
     def report(self, name: str) -> str:
         """Return a study's report; it is rebuilt after a change.
 
-        A worker that dies changes no row, so the trials in training are compared, too.
+        A worker that dies changes no row, so the trials in training are compared, too. A confirmation is a study of its
+        own, with its own changes.
         """
-        self.view(name)
-        now = self._live[name].progress.rows.revision, self.store.in_training(name)
+        names = [name, *confirmations_of(self.store, name)]
+        for study in names:
+            self.view(study)
+        revisions = [self._live[study].progress.rows.revision for study in names]
+        now = revisions, self.store.in_training(name)
         built, html = self._reports.get(name, (None, ""))
         if built != now:
             html = page([report_view(self.store, name)])

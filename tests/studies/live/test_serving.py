@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from rekindle import tune
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.live import serving
@@ -117,6 +118,19 @@ def test_a_report_shows_that_a_worker_has_died(sqlite_url: str) -> None:
         assert "<td>running</td>" in running
         assert "<td>running</td>" not in waiting
         assert studies.report(NAME) == waiting
+
+
+def test_a_report_shows_a_confirmation_that_came_later(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a study of its own, and changes no row of the one that it confirms."""
+    monkeypatch.setattr(serving, "AT_MOST_EVERY", -1.0)
+    with Store(sqlite_url) as store:
+        same: dict[str, Any] = {"storage": store, "progress": False, "fixed": {"noise": 2.0}, "seed": 3}
+        study = tune("surrogate", study="s", trials=6, epochs=1, scheduler="none", **same)
+        studies = Studies(store)
+        assert "s:confirmation" not in studies.report("s")
+        study.confirm(2, 3, progress=False)
+        assert studies.report("s") == page([report_view(store, "s")])
+        assert "s:confirmation" in studies.report("s")
 
 
 def test_a_browser_that_is_closed_before_it_has_its_answer_is_no_error(
