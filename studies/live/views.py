@@ -139,7 +139,8 @@ class LiveStudy:
         if not self._trials or revision != self.progress.rows.revision:
             self._trials = {trial.uid: trial for trial in self.progress.rows.trials.values()}
         self.speed.add(now)
-        claims = [claim for claim in self.store.claims() if claim.uid in self._trials]
+        ready = {self.progress.rows.trials[number].uid for number, _ in self.progress.rows.ready}
+        claims = [claim for claim in self.store.claims() if claim.uid in ready]  # others train it for another study
         self._read_curves(claims)
         workers = self._workers(claims)
         if now.complete:

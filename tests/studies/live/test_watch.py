@@ -105,6 +105,12 @@ def test_the_dead_and_the_silent_train_nothing(filled: Store) -> None:
 
 
 @on_sqlite
+def test_a_task_that_another_study_trains_is_not_in_training_here(filled: Store) -> None:
+    hold(filled, uid(0), str(Owner.current()), 60.0)  # of a trial that is complete
+    view = LiveStudy(filled, NAME).look()
+    assert (view.running, view.workers, view.state) == ([], [], "stalled")
+
+
 def test_a_look_reads_only_what_changed(filled: Store) -> None:
     train(filled, str(Owner.current()))
     study, fetched = LiveStudy(filled, NAME), list[str]()
