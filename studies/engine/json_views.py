@@ -475,9 +475,11 @@ def status_view(store: Store, name: str | None = None) -> StatusView:
         owner = Owner.parse(claim.owner)
         new = WorkerView(host=owner.host, pid=owner.pid, trials=[], seconds=0.0, lease_left=math.inf)
         worker, trained = workers.get(claim.owner, new), []
-        for name, trial in store.trials_of(claim.uid):
-            of_studies.setdefault(name, set()).add(claim.owner)
-            trained.append(TrainedView(study=name, number=trial.configuration))
+        for study, trial in store.trials_of(claim.uid):
+            if trial.state != RUNNING:
+                continue  # another study trains the task further
+            of_studies.setdefault(study, set()).add(claim.owner)
+            trained.append(TrainedView(study=study, number=trial.configuration))
         workers[claim.owner] = worker.replace(
             trials=[*worker.trials, *trained],
             seconds=max(worker.seconds, claim.age),

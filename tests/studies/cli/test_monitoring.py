@@ -11,8 +11,10 @@ from typing import Any
 import own_functions
 import pytest
 import rekindle
+import sample_study
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
+from rekindle.studies.engine.json_views import status_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.views import StatusView, SummaryView
 from rekindle.studies.live.serving import Studies
@@ -20,6 +22,21 @@ from rekindle.studies.report.data import report_view
 from rekindle.studies.storage.commands import STOP, hold
 from rekindle.studies.storage.store import Store
 from studying import tiny
+
+
+def test_status_names_the_workers_of_all_studies(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        for seed, name in enumerate(("s", "t")):
+            start_study(store, name, tiny(trials=2, seed=seed))
+            store.claim(name, [StudyRunner(store, name).advance()[0].trial.uid], 1)
+        sample_study.hold(store, store.trials("t")[0].uid, "elsewhere:boot:7:1", 60.0)
+        here, there = os.getpid(), 7
+        of = {name: {worker.pid for worker in status_view(store, name).workers} for name in ("s", "t", None)}
+        assert of == {"s": {here}, "t": {there}, None: {here, there}}
+        assert [study.workers for study in status_view(store).studies] == [1, 1]
+        ended = "UPDATE rk_trial SET state = 'complete' WHERE study = 't'"  # its task may go on for another study
+        store.database.write(lambda connection: connection.exec_driver_sql(ended))
+        assert [study.workers for study in status_view(store).studies] == [1, 0]
 
 
 def test_status_names_each_worker_with_its_trials_and_lease(
