@@ -281,7 +281,10 @@ class Task(Resumable):
         The recorder's `demonstrations()` returns all steps so far, for cloning, GAIL and `Replayed`. It records this
         task only, not its cohort.
         """
-        return Recorder(acting(self.member_ref().learner).envs)
+        learner, member = self.member_ref()
+        envs = acting(learner).envs
+        count = envs.num_members // learner.members  # several with particles
+        return Recorder(envs, slice(member * count, (member + 1) * count))
 
     def _evaluated(self, episodes: int | None) -> tuple[BaseLearner, int, int]:
         """Return the learner, the task's index, and the number of episodes."""

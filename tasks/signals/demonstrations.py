@@ -250,23 +250,25 @@ class Examples(Stacked):
 
 
 class Recorder:
-    """Recorder of P members' observations and actions in training."""
+    """Recorder of one task's observations and actions in training."""
 
-    def __init__(self, envs: Envs):
-        """Start recording."""
-        self.envs = envs
+    def __init__(self, envs: Envs, members: slice):
+        """Start recording the environments of these members; particles are several."""
+        self.envs, self.members = envs, members
         self.steps: list[tuple[Array, Array, Array]] = []
         self.after: Array | None = None  # the last observations, or None before the first
-        self.ended = np.zeros((envs.num_members, envs.num_envs), np.bool_)
+        self.ended = np.zeros((members.stop - members.start, envs.num_envs), np.bool_)
         envs.watch(self._see)
 
     def _see(self, obs: Array, actions: Array, result: StepResult) -> None:
+        obs, actions = obs[self.members], actions[self.members]
         begins = np.ones_like(self.ended)
         if self.after is not None:  # a learner may abandon an episode; its next observation then begins another one
             left = (obs != self.after).reshape(*begins.shape, -1).any(-1)
             begins = self.ended | left
         self.steps.append((obs.copy(), actions.copy(), begins))
-        self.after, self.ended = result.next_obs.copy(), result.terminated | result.truncated
+        self.after = result.next_obs[self.members].copy()
+        self.ended = (result.terminated | result.truncated)[self.members]
 
     def demonstrations(self) -> Demonstrations:
         """Return all steps so far, one environment after another.

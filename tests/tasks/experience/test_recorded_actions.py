@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from rekindle import SVPG, Cohort
 from rekindle.tasks import PPO
 from rekindle.tasks.envs.gym.envs import reset_seed
 from rekindle.tasks.experience.recorded_actions import BadRecording, Recording, RecordingEnded, Replayed
@@ -171,6 +172,20 @@ def test_recording_a_training_does_not_change_it(tmp_path: Path) -> None:
             np.testing.assert_allclose(env.step(action)[0], recorded.observations[step + 1], atol=1e-5)
     env.close()
     PPO("CartPole-v1", demonstrations=path).init(**SMALL, cloning={"use": True}).fit(1)
+
+
+@pytest.mark.parametrize(("algorithm", "more"), [(PPO, {}), (SVPG, {"num_particles": 2})])
+def test_recording_a_member_of_a_cohort_leaves_the_others_out(algorithm: Any, more: dict[str, int]) -> None:
+    alone, other, member = (algorithm("CartPole-v1", seed=seed).init(**SMALL, **more) for seed in (2, 1, 2))
+    alone.fit(1)
+    Cohort([other, member]).fit(1)
+    recorders = alone.recorder(), member.recorder()
+    alone.fit(2)
+    Cohort([other, member]).fit(2)
+    expected, recorded = (recorder.demonstrations() for recorder in recorders)
+    assert recorded.steps == expected.steps > 0
+    for name in ("observations", "actions", "begins"):
+        assert np.array_equal(getattr(recorded, name), getattr(expected, name))
 
 
 def test_the_actions_of_dicts_are_played_as_the_environment_takes_them(
