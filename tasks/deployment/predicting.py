@@ -48,7 +48,7 @@ class Predictor:
         spaces, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(spaces.observation, env), Actions(spaces.action, env)
         self.space, self.actor_count = spaces.observation, 0
-        self._kind: tuple[int, bool] | None = None
+        self._kind: tuple[int, bool, int] | None = None  # observations, greedy, work
         self._act: Callable[[Array], Array] = lambda obs: obs
         self._memory: Any = None
 
@@ -58,8 +58,11 @@ class Predictor:
     ) -> tuple[Any, Array | None]:
         """Return actions and the next recurrent states; see `Task.predict`."""
         batch, single = self._encode(observation)
-        if self._kind != (batch.shape[1], deterministic):
+        # Exploration follows the work done, such as a share of random actions that falls.
+        work = getattr(self.learner, self.learner.unit)
+        if self._kind != (batch.shape[1], deterministic, work):
             self._begin(batch.shape[1], deterministic)
+            self._kind = batch.shape[1], deterministic, work
         self._remember(self._memory, state, episode_start)
         rows = self.actions.decode(self._act(batch)[self.ref.member])
         rows = rows[0] if single else rows
@@ -82,7 +85,6 @@ class Predictor:
         keys = partial(streams.keys, learner.seeds, "predict", self.actor_count)
         self._memory = learner.acting_memory(number)
         self._act = learner.actor(number, deterministic, keys, self._memory)
-        self._kind = number, deterministic
 
     def _encode(self, observation: Any) -> tuple[Array, bool]:
         """Return observations (P, N, ...), and whether there is only one.

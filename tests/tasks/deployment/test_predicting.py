@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector.utils import batch_space
-from rekindle import DQN, PPO, SAC, SVPG, Task
+from rekindle import DQN, PPO, PQN, SAC, SVPG, Task
+from rekindle.spaces import unflatten
 from rekindle.tasks.envs.base.spec import EnvSpec
 from rekindle.tasks.envs.gym.make import make_env
 from rekindle.tasks.errors import BadResume, UnsupportedSpace
@@ -86,6 +87,18 @@ def test_a_state_remembers_and_an_episodes_start_forgets() -> None:
     assert task.value(second, after)[0] != task.value(second)[0]
     with pytest.raises(ValueError, match=r"state must be the one that predict returned, of shape \(1, 16\)"):
         task.predict(second[0], after)
+
+
+@pytest.mark.parametrize(("algorithm", "values"), [(DQN, {**OFF, "num_envs": 1}), (PQN, ON)])
+def test_random_actions_become_fewer_with_training(algorithm: type[Task], values: dict[str, Any]) -> None:
+    task = algorithm("CartPole-v1").init(**unflatten({**values, "exploration.horizon": 64, "exploration.final": 0.0}))
+    observation = np.random.default_rng(1).normal(size=(400, 4)).astype(np.float32)
+    before, _ = task.predict(observation, deterministic=False)
+    assert (before != task.predict(observation)[0]).mean() > 0.3
+    task.predict(observation, deterministic=False)
+    task.fit(1)
+    after, _ = task.predict(observation, deterministic=False)
+    assert np.array_equal(after, task.predict(observation)[0])
 
 
 def test_random_actions_differ_from_call_to_call_and_not_from_task_to_task() -> None:
