@@ -44,7 +44,10 @@ class MLflow:
         if not runs:
             return 0
         self._ids[run.name] = runs[0].info.run_id
-        return round(runs[0].data.metrics.get(EPOCH, 0))
+        epoch = round(runs[0].data.metrics.get(EPOCH, 0))
+        if not epoch:  # before the first epoch, the hyperparameters may be incomplete
+            self._describe(run)
+        return epoch
 
     def write(self, run: Run, points: Sequence[Point]) -> None:
         """Add the metrics of each point, and the hyperparameters once."""
@@ -82,10 +85,14 @@ class MLflow:
             tags = {NAME: run.name, "rekindle.uid": run.uid, "rekindle.task": run.title}
             remote_run = self.client.create_run(self._experiment(run), int(1000 * run.started), tags, run.name)
             self._ids[run.name] = remote_run.info.run_id
-            values = {**plain(run.hyperparameters), "seed": run.seed}
-            params = [Param(name, str(value)) for name, value in values.items()]
-            self.client.log_batch(remote_run.info.run_id, params=params)
+            self._describe(run)
         return self._ids[run.name]
+
+    def _describe(self, run: Run) -> None:
+        """Store a run's hyperparameters."""
+        values = {**plain(run.hyperparameters), "seed": run.seed}
+        params = [Param(name, str(value)) for name, value in values.items()]
+        self.client.log_batch(self._ids[run.name], params=params)
 
 
 def _check_answers(address: str) -> None:

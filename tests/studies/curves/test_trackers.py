@@ -105,6 +105,28 @@ def test_mlflow_holds_each_epoch_once_and_in_order_although_its_writer_is_killed
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_a_run_of_mlflow_has_its_hyperparameters_although_its_writer_died_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+    from rekindle.studies.curves.mlflow import MLflow
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    run = Run("s", "trial-0000", "uid", "Surrogate", 0, 3, {"lr": 0.5}, None, "running", 10.0, None, None)
+    points = [Point(1, 11.0, {"return": 0.5})]
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", dies)
+        with pytest.raises(KeyboardInterrupt):
+            MLflow(tmp_path / "m.db", "sb3").write(run, points)
+    sink = MLflow(tmp_path / "m.db", "sb3")
+    assert sink.last(run) == 0
+    sink.write(run, points)
+    assert (sink.last(run), sink.client.get_run(sink._ids[run.name]).data.params) == (1, {"lr": "0.5", "seed": "3"})
+
+
 @pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
 def test_a_tracker_that_is_not_installed_says_what_to_install(
     tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
