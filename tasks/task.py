@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -404,10 +405,11 @@ class Task(Resumable):
             return self.save_policy(path)
         policy = self.policy()
         alone = self.learner(self.env, [self.seed], [self.identity.hyperparameters])  # on the CPU, outside any cohort
-        alone.adopt(0, policy)
-        actor = alone.of_behaviour(behaviour) if isinstance(alone, Learner) else alone
-        about = self.about() | ({} if behaviour is None else {"behaviour": behaviour})
-        return write_program(path, form, actor, particle, about)
+        with closing(alone):  # what torch records holds it
+            alone.adopt(0, policy)
+            actor = alone.of_behaviour(behaviour) if isinstance(alone, Learner) else alone
+            about = self.about() | ({} if behaviour is None else {"behaviour": behaviour})
+            return write_program(path, form, actor, particle, about)
 
     def about(self) -> dict[str, Any]:
         """Return the metadata that is written with a policy."""

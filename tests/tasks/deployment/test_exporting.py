@@ -115,6 +115,22 @@ print(json.dumps([action.tolist(), json.loads(notes["rekindle.json"])]))
     assert (notes["uid"], notes["inputs"], notes["outputs"]) == (task.uid, ["observation"], ["action"])
 
 
+def test_the_environments_of_a_program_are_closed(tmp_path: Path) -> None:
+    task = PPO("own_envs:RowsWalk-v0").init(**ON)
+    made: list[Any] = []
+
+    class Watched(PPO.learner):  # type: ignore[name-defined,misc]
+        def __init__(self, *arguments: Any, **options: Any):
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    task.fit(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PPO, "learner", Watched)
+        task.export_policy(tmp_path / "policy.pt")
+    assert [learner.envs._backend for learner in made] == [None]
+
+
 def test_each_particle_can_act(tmp_path: Path) -> None:
     task = SVPG("Pendulum-v1").init(**ON, num_particles=2)
     batch, inputs = seen(task, 4)
