@@ -175,9 +175,16 @@ def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
     if isinstance(content, Mapping) and isinstance(content.get("hyperparameters"), Mapping):
         content = content["hyperparameters"]
     try:
-        return {name: None if value == NULL else value for name, value in flatten(content).items()}
+        values = {name: None if value == NULL else value for name, value in flatten(content).items()}
     except SpaceError as error:
         raise ValueError(f"{option} {text} must hold hyperparameters by name, but: {error}") from None
+    for name, value in values.items():
+        try:
+            json.dumps(value)
+        except TypeError:  # TOML and YAML have dates
+            law = f"{option} {text}: {name} must be a number, a text, a truth value or a list"
+            raise ValueError(f"{law}, but is {value!r}; put a text in quotes") from None
+    return values
 
 
 def _read_file(text: str, option: str) -> Any:

@@ -102,6 +102,15 @@ def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tm
         assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
 
 
+def test_a_date_is_no_hyperparameter(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "dates.toml").write_text("gamma = 2026-01-01")
+    words = ["ppo", "CartPole-v1", "--set", f"@{tmp_path / 'dates.toml'}", "--storage", sqlite_url]
+    for command in ("create", "train"):
+        status, _, errors = cli(command, *words)
+        law = "gamma must be a number, a text, a truth value or a list, but is datetime.date(2026, 1, 1); put a text in"
+        assert (status, law in " ".join(errors.split())) == (2, True)
+
+
 def test_a_written_run_file_keeps_what_is_off_and_what_is_none(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     saved, again = tmp_path / "saved.toml", tmp_path / "again.toml"
     env = '{"id": "CartPole-v1", "kwargs": {"render_mode": null}}'
