@@ -18,6 +18,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...tasks.runtime import EVALUATION_SEED
 from ..options.constraints import Constraint
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
@@ -124,9 +125,9 @@ def first_unused(config: Config) -> int:
     return first_seed(config) + int(config.options["seeds"]) // len(config.environments)
 
 
-def episodes_seed(config: Config) -> int | None:
-    """Return the seed of evaluation episodes; None to use that of searches."""
-    return EPISODES if config.scheduling.confirms else None
+def episodes_seed(config: Config) -> int:
+    """Return the seed of evaluation episodes."""
+    return EPISODES if config.scheduling.confirms else EVALUATION_SEED
 
 
 def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Segment]:

@@ -68,8 +68,8 @@ class Training:
         self.env_processes, self.eval_envs = env_processes, eval_envs
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
         self.epochs, self.objective = items[0].segment.epochs, runner.algorithm.learner.objective
-        of_config = episodes_seed(runner.config) if plays_episodes(runner.algorithm.learner) else None
-        self.evaluation_seed = EVALUATION_SEED if of_config is None else of_config
+        plays = plays_episodes(runner.algorithm.learner)  # else no seed of episodes is told beside its results
+        self.evaluation_seed = episodes_seed(runner.config) if plays else EVALUATION_SEED
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
         self.results: dict[str, str] = {}

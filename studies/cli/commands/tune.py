@@ -139,7 +139,7 @@ def _maker(
     return make
 
 
-class _Ended(NamedTuple):
+class _Outcome(NamedTuple):
     """Results of a study that its workers have left."""
 
     study: StudyView
@@ -171,8 +171,8 @@ def tune(arguments: argparse.Namespace) -> int:
         name, config = make(store)
         _search(arguments, store, name, config, logs, errors, crew)
         confirmation = _confirm_answer(arguments, store, name, config, errors, crew)
-        ended = _ended(arguments, store, name, confirmation)
-    return _show(arguments, ended, store, errors)
+        outcome = _outcome(arguments, store, name, confirmation)
+    return _show(arguments, outcome, store, errors)
 
 
 def _search(
@@ -210,7 +210,7 @@ def _confirm_answer(
         return None
 
 
-def _ended(arguments: argparse.Namespace, store: Store, name: str, confirmation: str | None) -> _Ended:
+def _outcome(arguments: argparse.Namespace, store: Store, name: str, confirmation: str | None) -> _Outcome:
     """Return a study's results, and write its agent.
 
     Only a confirmed study that was given time alone has one.
@@ -220,19 +220,19 @@ def _ended(arguments: argparse.Namespace, store: Store, name: str, confirmation:
     result = confirmation_view(store, name, study.trials, confirmation)
     is_confirmed = confirmation is not None and _is_estimated(result)
     if arguments.json:
-        return _Ended(study, result, is_confirmed, config, [], None)
+        return _Outcome(study, result, is_confirmed, config, [], None)
     findings, agent = diagnose(store, name).findings, None
     if SIZED in config.options and result is not None and study.best is not None:
         agent = answer(store, name, Path(f"{name}.safetensors"))  # written even if nobody reads
-    return _Ended(study, result, is_confirmed, config, findings, agent)
+    return _Outcome(study, result, is_confirmed, config, findings, agent)
 
 
-def _show(arguments: argparse.Namespace, ended: _Ended, store: Store, errors: Console) -> int:
+def _show(arguments: argparse.Namespace, outcome: _Outcome, store: Store, errors: Console) -> int:
     """Print a study's results; return the exit status."""
-    study, confirmation = ended.study, ended.confirmation
+    study, confirmation = outcome.study, outcome.confirmation
     tables.print_labels(errors, study)
     all_failed = study.best is None or _all_failed(study)
-    unconfirmed = arguments.confirm is not None and study.state == "complete" and not ended.is_confirmed
+    unconfirmed = arguments.confirm is not None and study.state == "complete" and not outcome.is_confirmed
     status = options.FAILED if all_failed or unconfirmed else 0
     if arguments.json:
         if all_failed:
@@ -240,9 +240,9 @@ def _show(arguments: argparse.Namespace, ended: _Ended, store: Store, errors: Co
         elif confirmation is not None and unconfirmed:
             note(errors, verdict(confirmation))
         return print_json(ConfirmedStudyView(**vars(study), confirmation=confirmation), status)
-    _print_study(study, confirmation, ended.config, store, ended.findings)
-    if ended.answer is not None:
-        note(new_console(), ended.answer)
+    _print_study(study, confirmation, outcome.config, store, outcome.findings)
+    if outcome.answer is not None:
+        note(new_console(), outcome.answer)
     return status
 
 

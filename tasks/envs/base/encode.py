@@ -255,12 +255,12 @@ def _one_hots_writer(space: spaces.MultiDiscrete) -> Writer:
         numbers = np.asarray(value).reshape(-1)
         if len(numbers) != len(sizes):
             raise ValueError(f"there are {len(numbers)} choices instead of {len(sizes)}")
-        chosen = numbers.astype(np.int64) - first
-        if numbers.dtype.kind == "f" and (chosen + first != numbers).any():
+        indices = numbers.astype(np.int64) - first
+        if numbers.dtype.kind == "f" and (indices + first != numbers).any():
             raise ValueError(f"{value} is not whole")
-        if (chosen < 0).any() or (chosen >= sizes).any():
+        if (indices < 0).any() or (indices >= sizes).any():
             raise ValueError(f"{value} is out of range")
-        out[chosen + offset] = 1
+        out[indices + offset] = 1
 
     return write
 
