@@ -32,7 +32,7 @@ from ..base_learner import BaseLearner
 from ..checkpoint.policy_files import write_whole
 from ..envs import Joined, spaces_of
 from ..envs.agents.views import BehaviourView
-from ..envs.base.encode import MixedShape, Observations, is_image, is_text
+from ..envs.base.encode import PIXEL, MixedShape, Observations, is_image, is_scaled, is_text
 from ..envs.base.joined import leaves
 from ..errors import TaskError
 from ..evaluation import one_thread
@@ -116,12 +116,12 @@ class PolicyProgram(torch.nn.Module):
     def _encode(self, parts: tuple[Tensor, ...]) -> Tensor:
         """Return the batch in the form that the policy's encoder takes."""
         if self.encoded.kind == "image":
-            return _image(parts[0], self.encoded.shape)
+            return _image(self.observation[0][1], parts[0], self.encoded.shape)
         numbers, images = [], []
         forms = iter(self.encoded.shape.images if isinstance(self.encoded.shape, MixedShape) else [])
         for (_, leaf), x in zip(self.observation, parts, strict=True):
             if is_image(leaf):
-                images.append(_image(x, next(forms)[0]).flatten(1).float())
+                images.append(_image(leaf, x, next(forms)[0]).flatten(1).float())
             else:
                 numbers.append(_vector(leaf, x))
         return torch.cat(numbers + images, -1).unsqueeze(1) if images else torch.cat(numbers, -1)
@@ -141,8 +141,11 @@ def _named(name: str, space: spaces.Space[Any]) -> Iterator[Leaf]:
         yield ".".join([name, *map(str, path)]), leaf
 
 
-def _image(x: Tensor, form: tuple[int, ...]) -> Tensor:
-    """Return images (N, H, W, C) of this shape."""
+def _image(space: spaces.Space[Any], x: Tensor, form: tuple[int, ...]) -> Tensor:
+    """Return images (N, H, W, C) as the encoder writes them."""
+    if is_scaled(space):
+        low, high = (torch.from_numpy(bound.astype(np.float32)) for bound in (space.low, space.high))  # type: ignore[attr-defined]
+        x = ((x.float() - low) * PIXEL / (high - low).clamp(min=1)).round().to(torch.uint8)
     if x.ndim == 5:  # frames x height x width x channels
         return x.permute(0, 2, 3, 1, 4).reshape(-1, *form)
     if x.ndim == 3:

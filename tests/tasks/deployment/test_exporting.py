@@ -22,6 +22,10 @@ from test_predicting import MEMORY, OFF, ON, env_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 NORMALIZED = {**ON, "normalize_obs": True, "use_sde": True}
+BOARDS = {
+    "id": "faulty_envs:faults/Soak-v0",
+    "kwargs": {"see": ["board", "flags", "box"], "do": "choice", "length": 9, "faults": {}},
+}
 CASES = [
     (PPO, "own_envs:DictWalk-v0", ON),
     (PPO, "own_envs:RowsWalk-v0", ON),
@@ -31,6 +35,7 @@ CASES = [
     (SAC, "own_envs:HybridWalk-v0", OFF),
     (SAC, "Pendulum-v1", {**OFF, **MEMORY}),
     (PPO, "own_envs:CameraWalk-v0", {**ON, "model.encoder": "small"}),
+    (PPO, BOARDS, {**ON, "model.encoder": "small"}),
 ]
 BREADTH = [
     (SAC, "own_envs:CameraWalk-v0", {**OFF, **MEMORY, "model.encoder": "small"}),
@@ -70,7 +75,7 @@ def parts_of(action: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("task_class", "env", "values"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in BREADTH)]
 )
-def test_a_program_acts_as_the_task_does(task_class: Any, env: str, values: Any, tmp_path: Path) -> None:
+def test_a_program_acts_as_the_task_does(task_class: Any, env: Any, values: Any, tmp_path: Path) -> None:
     task = task_class(env).init(**values)
     if values is NORMALIZED:
         task.fit(1)
@@ -168,14 +173,15 @@ def test_each_part_of_observations_is_the_numbers_that_gymnasium_makes_of_it(spa
     assert np.array_equal(_vector(space, torch.from_numpy(np.stack(drawn))).numpy(), expected)
 
 
-def test_images_are_those_that_the_encoder_writes() -> None:
-    for shape in ((5, 6), (5, 6, 3), (4, 5, 6, 3)):  # the last is frames of images
-        space = spaces.Box(0, 255, shape, np.uint8, seed=3)
-        drawn, encoder = [space.sample() for _ in range(2)], Observations(space, "here")
-        expected = np.zeros((2, *encoder.shape), np.uint8)
-        for obs, out in zip(drawn, expected, strict=True):
-            encoder.write(obs, out)
-        np.testing.assert_array_equal(_image(torch.from_numpy(np.stack(drawn)), encoder.shape).numpy(), expected)
+@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 3), (4, 5, 6, 3)])  # the last is frames of images
+@pytest.mark.parametrize(("low", "high", "dtype"), [(0, 255, np.uint8), (3, 10, np.uint8), (0, 1, np.bool_)])
+def test_images_are_those_that_the_encoder_writes(shape: tuple[int, ...], low: int, high: int, dtype: Any) -> None:
+    space = spaces.Box(low, high, shape, dtype, seed=3)
+    drawn, encoder = [space.sample() for _ in range(2)], Observations(space, "here")
+    expected = np.zeros((2, *encoder.shape), np.uint8)
+    for obs, out in zip(drawn, expected, strict=True):
+        encoder.write(obs, out)
+    np.testing.assert_array_equal(_image(space, torch.from_numpy(np.stack(drawn)), encoder.shape).numpy(), expected)
 
 
 def test_each_part_of_actions_has_the_form_that_environments_take() -> None:

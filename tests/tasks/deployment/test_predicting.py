@@ -35,7 +35,7 @@ CASES = [
 def env_of(task: Task) -> gym.Env[Any, Any]:
     """The environment as a user would make it, without Rekindle's wrapper around Dict actions."""
     name = task.env.id
-    return gym.make(name) if ":" not in name else make_env(EnvSpec(name)).unwrapped
+    return gym.make(name) if ":" not in name else make_env(EnvSpec(name, kwargs=task.env.kwargs)).unwrapped
 
 
 def stacked(parts: list[Any]) -> Any:
