@@ -124,10 +124,11 @@ def _leases(
         of_owner.setdefault(event.owner, []).append(event.created)
     for times in of_owner.values():
         times.sort()
+    following = {id(event): after for events in of_task.values() for event, after in pairwise(events)}
     losses = []
     for event in claims:
         owner, uid, at, token = event.owner, event.uid, event.created, event.token
-        after = next((event for event in of_task[uid] if event.token > token), None)
+        after = following.get(id(event))  # of two databases' leases, tokens tell no order
         ends = [after.created if after else finished.get(uid, last), *_first_after(of_owner[owner], at + TOGETHER)]
         stored = saved.get((uid, token), at)
         end = kept = stored if stored > at else min(ends)

@@ -160,7 +160,7 @@ def events_of_study(connection: Connection, study: str) -> list[Event]:
     Leases and failures of other studies that share a task are left out.
     """
     c = event.c
-    query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.id)
+    query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.created, c.id)
     study_of: dict[str, str] = {}  # study of each task's last lease
     events = []
     for row in connection.execute(query):
@@ -178,7 +178,7 @@ def labels(connection: Connection, study: str) -> dict[str, dict[str, int]]:
     query = sa.select(c.uid, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind.in_((INEXACT, ADVICE, PLAYED)))
     texts: dict[str, set[tuple[str, str]]] = {INEXACT: set(), ADVICE: set()}
     played: dict[str, str] = {}  # digest of the first training in each environment
-    for uid, category, data in connection.execute(query.order_by(c.id)):
+    for uid, category, data in connection.execute(query.order_by(c.created, c.id)):
         if category != PLAYED:
             texts[category].update((text, uid) for text in data[category])
         elif played.setdefault(data["env"], data["digest"]) != data["digest"]:

@@ -34,8 +34,8 @@ from ..storage.store import Store
 
 # Columns of a task's rows that a file contains. A checkpoint's number and blobs follow from them.
 COLUMNS = {
-    task: ("uid", "identity", "epochs", "created", "trained"),
-    checkpoint: ("uid", "epochs", "digest", "manifest", "created"),
+    task: ("uid", "identity", "lease_epoch", "epochs", "created", "trained"),
+    checkpoint: ("uid", "epochs", "digest", "manifest", "lease_epoch", "created"),
     metric: ("uid", "epoch", "data"),
     event: ("uid", "created", "kind", "data"),
 }
@@ -102,13 +102,12 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])
     uids = sorted({row["uid"] for row in trials})  # sorted in Python, since databases collate text differently
     uids += sorted(needed_policies(source, stored.config, uids))
-    free = {"lease_epoch": 0, "lease_expires": 0.0}
-    tasks = _insert(target, task, ({**row, **free} for row in rows_of(source, task, uids)))
+    tasks = _insert(target, task, ({**row, "lease_expires": 0.0} for row in rows_of(source, task, uids)))
     checkpoints, blobs = _copy_states(source, target, uids)
     for uid in uids:
         _insert(target, metric, rows_of(source, metric, [uid]))
         events = (row for row in rows_of(source, event, [uid]) if not _is_of_others(row, uids))
-        _insert(target, event, ({**row, "data": _without_passwords(row["data"])} for row in events))
+        _insert(target, event, ({**row, "data": without_passwords(row["data"])} for row in events))
     return Transferred(name, len(trials), tasks, checkpoints, blobs)
 
 
@@ -163,11 +162,12 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(item)
 
 
-def _without_passwords(value: Any) -> Any:
+def without_passwords(value: Any) -> Any:
+    """Return a value with the passwords in its texts masked."""
     if isinstance(value, dict):
-        return {name: _without_passwords(item) for name, item in value.items()}
+        return {name: without_passwords(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_passwords(item) for item in value]
+        return [without_passwords(item) for item in value]
     return masked(value) if isinstance(value, str) else value
 
 
@@ -186,7 +186,7 @@ def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) ->
                 copied.add(digest)
         count += 1
         within = int(is_within_epoch(row["manifest"]))
-        _insert(target, checkpoint, [{"id": count, **row, "lease_epoch": 0, "within_epoch": within}])
+        _insert(target, checkpoint, [{"id": count, **row, "within_epoch": within}])
         _insert(target, checkpoint_blob, [{"checkpoint": count, "digest": digest} for digest in named])
     return count, len(copied)
 

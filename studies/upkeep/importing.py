@@ -17,6 +17,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,17 +29,18 @@ from sqlalchemy import Connection
 from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
 from ..errors import IdentityMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
 from ..storage import studies as study_rows
-from ..storage.checkpoints import add_checkpoint, put_blobs
+from ..storage.branches import BRANCH, BRANCHED
+from ..storage.checkpoints import add_checkpoint, metrics_until, put_blobs, put_metrics
 from ..storage.commands import Command, commands
 from ..storage.locks.owner import Owner
 from ..storage.rows import Segment, Study, Trial
 from ..storage.sql.columns import Double, Integer, Text
 from ..storage.sql.database import sqlite_url
 from ..storage.sql.schema import blob, checkpoint, command, event, metric, segment, study, task, trial
-from ..storage.sql.writes import add_task, insert
+from ..storage.sql.writes import add_task
 from ..storage.store import Store
 from ..study.config import Config
-from .exporting import COLUMNS, Row, Transferred, check_digest, needed_policies, rows_of
+from .exporting import COLUMNS, Row, Transferred, check_digest, needed_policies, rows_of, without_passwords
 from .fsck import check
 from .locking import last_epochs, lock_if_free
 
@@ -259,17 +262,49 @@ def _task(
     for state in missing:
         names = read_manifest(state["manifest"]).blobs()
         put_blobs(connection, names, data_of)
-        add_checkpoint(connection, names, {**state, "lease_epoch": 0})
+        add_checkpoint(connection, names, state)
     if missing:
         last_epochs(connection, uid)
-    if (fresh or missing) and row["trained"] > stored.trained:  # a budget of time counts it
-        connection.execute(task.update().where(task.c.uid == uid).values(trained=row["trained"]))
-    if rows[metric]:
-        connection.execute(insert(connection, metric).on_conflict_do_nothing(), rows[metric])
-    first = connection.scalar(sa.select(event.c.id).where(event.c.uid == uid).limit(1))
-    if first is None and rows[event]:
-        connection.execute(event.insert(), rows[event])
+    if fresh or missing:  # a budget of time counts what was trained, and later leases have larger tokens
+        counted = {name: max(row[name], stored._mapping[name]) for name in ("trained", "lease_epoch")}
+        connection.execute(task.update().where(task.c.uid == uid).values(**counted))
+    _merge_metrics(connection, uid, rows[metric])
+    _merge_events(connection, uid, rows[event])
     return len(missing)
+
+
+def _merge_metrics(connection: Connection, uid: str, rows: list[Row]) -> None:
+    """Add a file's metrics of a task that the database lacks.
+
+    One of them may have been evaluated after epochs that the other only passed.
+    """
+    stored = dict(metrics_until(connection, uid))
+    merged = [(uid, row["epoch"], {**row["data"], **stored.get(row["epoch"], {})}) for row in rows]
+    put_metrics(connection, [row for row in merged if row[2].keys() != stored.get(row[1], {}).keys()])
+
+
+def _merge_events(connection: Connection, uid: str, rows: list[Row]) -> None:
+    """Add the events that a task lacks, in order of time."""
+    columns = [event.c.id, *(event.c[name] for name in COLUMNS[event])]
+    query = sa.select(*columns).where(event.c.uid == uid).order_by(event.c.id)
+    stored = [dict(row._mapping) for row in connection.execute(query)]
+    contents = {_content_of(row) for row in stored}
+    new = [row for row in rows if _content_of(row) not in contents]
+    if not new:
+        return
+    time = itemgetter("created")
+    later = [row for row in stored if row["created"] > time(new[0])]
+    connection.execute(event.delete().where(event.c.id.in_([row.pop("id") for row in later])))
+    connection.execute(event.insert(), list(merge(new, later, key=time)))
+
+
+def _content_of(row: Row) -> str:
+    """Return the content of an event in a file.
+
+    A branch is noted once, whenever that was.
+    """
+    written = 0.0 if row["kind"] in (BRANCH, BRANCHED) else row["created"]
+    return _same([written, row["kind"], without_passwords(row["data"])])
 
 
 def _missing(connection: Connection, uid: str, rows: list[Row], path: Path) -> list[Row]:

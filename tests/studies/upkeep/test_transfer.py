@@ -23,6 +23,7 @@ from rekindle.studies.errors import (
     TaskBusy,
     UnknownStudy,
 )
+from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.sql.schema import blob, event, segment, study, task, trial
 from rekindle.studies.storage.store import Store
@@ -30,6 +31,7 @@ from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import gc
 from rekindle.studies.upkeep.importing import BadArchive, import_study
+from rekindle.tasks.checkpoint.storage import Write
 from sample_study import execute, rows, uid
 from sample_study import filled as filled
 from sample_study import filled_url as filled_url
@@ -64,6 +66,8 @@ def content(store: Store) -> Any:
         {uid: [(row.epochs, row.digest, row.created, row.blobs) for row in store.checkpoints(uid)] for uid in uids},
         json.dumps({uid: store.metrics(uid) for uid in uids}),  # NaN is not itself
         {uid: store.events(uid) for uid in uids},
+        store.events_of_study(sample.NAME),
+        store.saved_last(sample.NAME),
         {
             key: saved and {name: saved.fetch(name) for name in store.checkpoints(key)[-1].blobs}
             for key, saved in states.items()
@@ -116,6 +120,26 @@ def test_an_import_restores_dropped_checkpoints(filled: Store, file: Path) -> No
     gc(filled, dry_run=False)
     assert import_study(filled, file).new == 3  # the failed trial's; the others' later ones are still there
     assert check(filled) == []
+
+
+def test_an_import_adds_what_a_task_of_the_database_lacks(filled: Store, store: Store, tmp_path: Path) -> None:
+    """It was trained here for an epoch; the file's later states have events of their own, as branches and labels."""
+    with store.open(uid(0), {"task": "ppo", "number": 0}) as lease:
+        store.save([Write(lease, 1, metrics=[(1, {"loss": 0.5})], events=[("mark", {"at": 0})])])
+    [_, second, _] = filled.checkpoints(uid(0))
+    filled.branch("branch", {"start": second.digest}, Start(uid(0), 2, second.digest))
+    export_study(filled, sample.NAME, tmp_path / "own.rekindle")
+    here, there = store.events(uid(0)), filled.events(uid(0))
+    for _ in range(2):
+        import_study(store, tmp_path / "own.rekindle")
+        events = store.events(uid(0))
+        assert sorted(events, key=repr) == sorted([*here, *there], key=repr)
+        assert [event.created for event in events] == sorted(event.created for event in events)
+        assert store.metrics(uid(0))[0][1] == {"loss": 0.5, "return": 1.0}
+    gc(store, dry_run=False)
+    assert [row.epochs for row in store.checkpoints(uid(0))] == [2, 3]  # a branch starts from the one at 2 epochs
+    with store.open(uid(0), None) as lease:
+        assert lease.token > max(event.token for event in there)
 
 
 @into_sqlite
