@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -468,6 +469,7 @@ def status_view(store: Store, name: str | None = None) -> StatusView:
     """
     names = [study.name for study in store.studies()] if name is None else [store.study(name).name]
     alive, of_studies = store.holders(), dict[str, set[str]]()
+    in_training = cache(store.in_training)
     workers: dict[str, WorkerView] = {}
     for claim in store.claims():
         if claim.uid not in alive:
@@ -476,7 +478,7 @@ def status_view(store: Store, name: str | None = None) -> StatusView:
         new = WorkerView(host=owner.host, pid=owner.pid, trials=[], seconds=0.0, lease_left=math.inf)
         worker, trained = workers.get(claim.owner, new), []
         for study, trial in store.trials_of(claim.uid):
-            if trial.state != RUNNING:
+            if trial.number not in in_training(study):
                 continue  # another study trains the task further
             of_studies.setdefault(study, set()).add(claim.owner)
             trained.append(TrainedView(study=study, number=trial.configuration))

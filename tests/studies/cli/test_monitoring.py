@@ -39,6 +39,23 @@ def test_status_names_the_workers_of_all_studies(sqlite_url: str) -> None:
         assert [study.workers for study in status_view(store).studies] == [1, 0]
 
 
+def test_status_names_no_worker_for_a_trial_between_rungs(sqlite_url: str) -> None:
+    """Its task is trained for another study alone."""
+    with Store(sqlite_url) as store:
+        for name in ("s", "t"):
+            start_study(store, name, tiny(trials=2))
+        shared = {name: StudyRunner(store, name).advance()[0].trial for name in ("s", "t")}
+        assert shared["s"].uid == shared["t"].uid
+        between = "UPDATE rk_segment SET state = 'done', score = 0 WHERE study = 't'"
+        store.database.write(lambda connection: connection.exec_driver_sql(between))
+        lease = store.claim("s", [shared["s"].uid], 1)
+        status = status_view(store)
+        assert [study.workers for study in status.studies] == [1, 0]
+        assert [trained.study for worker in status.workers for trained in worker.trials] == ["s"]
+        assert status_view(store, "t").workers == []
+        store.release([held for held, _ in lease])
+
+
 def test_status_names_each_worker_with_its_trials_and_lease(
     sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
