@@ -51,6 +51,7 @@ from .unlearned import (
     measured_best,
     nothing_learned,
     risen,
+    together_above,
     too_short,
 )
 
@@ -132,7 +133,7 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
     configurations = len(np.unique(observed.numbers))
     curves = store.curves(name, (objective, EPISODE_RETURN, RETURN_EPISODES))
     bar = bar_of(config, probe, len(observed.scores), *measured_best(replicates, runs, curves))
-    above = risen(probe, replicates, curves)
+    above = set() if bar is None else risen(probe, replicates, curves) | together_above(probe, observed)
     unlearned = learned_nothing(observed, bar, above)  # then hyperparameters explain noise
     explained = ImportancesView() if unlearned else importances(observed, -1 if direction == MINIMIZE else 1)
     events, saved = store.events_of_study(name), store.saved_last(name)

@@ -2,7 +2,8 @@
 
 A result counts as learned if it is above the bar: the better of random actions and untrained policies, as a study's
 probe found them, plus the luck of the best of as many untrained trials. Where policies differ much by luck, few results
-are above it; then a training counts, too, whose own episodes have come to return more than all of these.
+are above it; then a training counts, too, whose own episodes have come to return more than all of these, and so do all
+trials together whose mean is above theirs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ RISE = 0.1  # of the curve's range, from its last but one part to the last one
 SPARSE = 0.9  # share of rewards that are 0
 UNEVEN = 10.0  # times that a standard deviation of observations is larger than another
 SURE = 3.0  # standard errors of a rise
-LEVEL, FEWEST_RISES = 0.005, 4  # of a test over trials, which has at least so many
+LEVEL, FEWEST_RISES = 0.005, 4  # of tests over trials; a test of rises has at least so many
 EPISODE_RETURN, RETURN_EPISODES = "episode_return", "return_episodes"
 Curve = Sequence[tuple[int, Mapping[str, float]]]
 
@@ -156,6 +157,29 @@ def risen(probe: Probe, trials: Sequence[Trial], curves: Mapping[str, Curve]) ->
     return numbers
 
 
+def together_above(probe: Probe, observed: Measurements) -> set[int]:
+    """Return the configurations above the baselines, if the mean of all is.
+
+    The mean of their last results is above that of random actions' episodes, and above that of untrained policies, in
+    Welch's test at 0.5%, with the degrees of freedom of the smaller sample. One lucky policy may return as much as any
+    trained one; then no single result tells that trials learned, but that all of them return so much does.
+    """
+    if not isinstance(probe, ProbeView) or len(set(observed.numbers.tolist())) < FEWEST:
+        return set()
+    ranked = sorted(zip(observed.rungs.tolist(), observed.numbers.tolist(), observed.scores.tolist(), strict=True))
+    last = {number: score for _, number, score in ranked}
+    scores = [*last.values()]
+    policies = [statistics.fmean(returns) for returns in probe.untrained if returns]
+    samples = [sample for sample in (probe.random, policies) if len(sample) > 1]
+    for sample in samples:
+        rise = statistics.fmean(scores) - statistics.fmean(sample)
+        error = math.hypot(standard_error(scores), standard_error(sample))
+        if not rise > t_quantile(1 - LEVEL, min(len(scores), len(sample)) - 1) * error:
+            return set()
+    level = max((statistics.fmean(sample) for sample in samples), default=math.inf)
+    return {number for number, score in last.items() if score > level}
+
+
 def is_early(config: Config, trials: Sequence[Trial], last: Sequence[int], curves: Mapping[str, Curve]) -> bool:
     """Return whether training ends while returns rise, so that learning may follow.
 
@@ -205,7 +229,7 @@ def nothing_learned(
         observed: its results.
         bar: see `bar_of`.
         probe: probe of its environment.
-        learned: configurations that have learned, whatever their results, see `risen`.
+        learned: configurations that have learned, whatever their results, see `risen` and `together_above`.
         early: whether training ends while returns rise, see `is_early`.
     """
     best = best_scores(observed)

@@ -15,7 +15,15 @@ from rekindle import PPO, Store
 from rekindle.spaces import unflatten
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
-from rekindle.studies.analysis.unlearned import bar_of, cures, is_early, nothing_learned, risen, too_short
+from rekindle.studies.analysis.unlearned import (
+    bar_of,
+    cures,
+    is_early,
+    nothing_learned,
+    risen,
+    together_above,
+    too_short,
+)
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
@@ -164,11 +172,11 @@ def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() 
     assert cure == "train longer (--epochs 1:9)"
 
 
-def results_of(count: int) -> Measurements:
+def results_of(count: int, score: float = 9.0) -> Measurements:
     """Equal results of so many configurations on one rung."""
     config = tiny(count, (1, 3, 3))
     trials = [Trial(n, f"u{n}", {"gamma": 0.9}, {"bracket": 0}) for n in range(count)]
-    return measurements(config, trials, [Segment(n, 1, 3, "done", 9.0, "d") for n in range(count)])
+    return measurements(config, trials, [Segment(n, 1, 3, "done", score, "d") for n in range(count)])
 
 
 def test_a_training_that_rises_above_untrained_policies_is_no_false_alarm() -> None:
@@ -184,6 +192,41 @@ def test_a_training_that_rises_above_untrained_policies_is_no_false_alarm() -> N
     assert not risen(probe, trials, curve(np.linspace(-500, -300, 27) + noise))  # it is not above
     assert not risen(probe, trials, curve(np.linspace(-300, 150, 9)))  # too few epochs
     assert not risen(None, trials, curve(np.linspace(-300, 150, 27)))
+
+
+def test_trials_that_all_return_as_much_as_one_lucky_policy_have_learned() -> None:
+    """In a corridor with a goal, an untrained policy in three walks there by luck, and no policy can be better."""
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
+    untrained = [[-5.0, 0.3, 0.2], [-5.0, 0.2, 0.3], [-5.0, 0.3, 0.3], *[[-5.0] * 3] * 5]
+    probe = seen(random=[-5.0] * 14 + [-0.5] * 6, untrained=untrained)
+    bar = bar_of(config, probe, 8)
+    assert bar is not None
+    assert bar > 0.29  # no single result tells
+    equal = results_of(8, 0.29)
+    assert together_above(probe, equal) == {*range(8)}
+    [finding] = nothing_learned(config, equal, bar, probe, together_above(probe, equal))
+    assert finding.check == "equal"
+    mixed = replace(equal, scores=np.array([0.29, 0.2] + [-5.0] * 6))
+    assert not together_above(probe, mixed)  # two of eight reach the goal, as by luck
+    assert not together_above(probe, results_of(7, 0.29))  # too few
+    lucky = seen(random=probe.random, untrained=[[0.3] * 3] * 5 + [[-5.0] * 3] * 3)
+    assert not together_above(lucky, equal)  # most untrained policies are as good
+    assert not together_above(seen(random=[0.3] * 20, untrained=[[-5.0] * 3] * 8), equal)  # so are random actions
+
+
+def test_the_last_result_of_each_configuration_tells_what_all_have_learned() -> None:
+    results = results_of(8, 9.0)
+    both = Measurements(
+        (),
+        (),
+        (),
+        np.r_[results.scores, results.scores - 9],
+        np.r_[results.numbers, results.numbers],
+        np.repeat([1, 0], 8),
+    )
+    probe = seen(random=[0.0, 1.0] * 5, untrained=[[0.0], [1.0]] * 4)
+    assert together_above(probe, both) == {*range(8)}
+    assert not together_above(probe, replace(both, rungs=1 - both.rungs))
 
 
 @pytest.mark.parametrize("rng", range(4))
