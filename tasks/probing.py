@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .base_learner import BaseLearner
 from .envs import Envs, allows_one, make_envs, spaces_of
+from .envs.base.encode import largest_pixel
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
 from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, class_and_text
@@ -59,8 +60,9 @@ def probe(
       are greedy, in the episodes of evaluations. `lengths` and `terminated`: of all these, lengths, and how many were
       not truncated.
     - `rewards`, `observations`: see `_moments`, over the steps with random actions; None without such steps, and of
-      images. `zero_rewards`: share of zeros among all rewards; where behaviours learn, among those of all agents.
-      `zero_sum`: whether these are not all zeros, but add up to 0 in every step.
+      images. `largest_pixel`: the largest number of images in these steps, of 255. `zero_rewards`: share of zeros
+      among all rewards; where behaviours learn, among those of all agents. `zero_sum`: whether these are not all zeros,
+      but add up to 0 in every step.
     - `restore`: how a state is restored. `masks`, `goals`: whether observations have them.
     - `actions`: kind of the action space.
     - `failures`: errors of the environment's code. `raised`: episodes that ended by one, where `on_error` says so.
@@ -117,6 +119,7 @@ class _Probe:
         self.lengths: list[int] = []
         self.rewards: list[NDArray[np.float32]] = []  # of each step's agents, (A,)
         self.numbers: list[NDArray[np.float64]] = []  # observations before steps with random actions, (D,)
+        self.largest_pixel: int | None = None  # of images before these steps
         self.failures: list[str] = []
         self.restore: dict[str, Any] | None = None
 
@@ -157,6 +160,8 @@ class _Probe:
         def act(obs: NDArray[Any]) -> NDArray[Any]:
             if envs.obs_kind == "vector":
                 self.numbers.append(envs.obs[0, 0].astype(np.float64))
+            else:
+                self.largest_pixel = max(self.largest_pixel or 0, largest_pixel(envs.obs[0, 0], envs.obs_shape))
             return draw(self.steps, None if mask is None else obs[..., mask] > 0.5)
 
         with closing(envs):
@@ -258,6 +263,7 @@ class _Probe:
             "zero_rewards": float((rewards == 0).mean()) if len(rewards) else None,
             "zero_sum": bool(rewards.any() and not rewards.sum(-1).any()),
             "observations": _moments(np.array(self.numbers)) if self.numbers else None,
+            "largest_pixel": self.largest_pixel,
             "restore": self.restore,
             "failures": self.failures,
             "raised": self.raised,

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WHO = "probe"
 GOES_ON = 'to end such episodes and go on, write {"id": ..., "on_error": "restart"}'
+DARK = 25  # largest pixel, of 255, of images that are hardly seen
 UNLEARNED = {"random": "random actions", "untrained": "untrained policies"}  # by name of their baseline
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
@@ -278,6 +279,12 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
         texts.append("no reward was other than 0; if there is none at all, nothing can be learned from it")
     if probe.observations is not None and probe.observations.high == 0:
         texts.append("all observations are equal, so that a policy cannot react to anything")
+    if probe.largest_pixel is not None and 0 < probe.largest_pixel <= DARK:
+        texts.append(
+            f"no number of an image was above {probe.largest_pixel}, so that networks see at most "
+            f"{probe.largest_pixel / 255:.2g} where they expect 1; if they are codes, tell the largest that "
+            f'there can be: {{"id": ..., "scale": {probe.largest_pixel}}}, or more'
+        )
     if curious := [name for name in wider if name.endswith("rnd.use")]:
         texts.append(
             "random actions hardly ever earn another reward than usual, so one trial in four explores by curiosity "

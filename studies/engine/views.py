@@ -271,6 +271,7 @@ class ProbeView(View):
     zero_rewards: Annotated[float | None, "share of rewards that are 0; of several behaviours, of all agents' rewards"]
     zero_sum: Annotated[bool, "whether agents' rewards differ from 0, but add up to it in every step"] = False
     observations: Annotated[MomentsView | None, "scale and drift of observations"]
+    largest_pixel: Annotated[int | None, "largest number of images, of 255; null without images"] = None
     restore: Annotated[RestoreView | None, "how a state is restored"]
     failures: Annotated[Sequence[str], "errors of the environment"]
     raised: Annotated[int, "number of episodes that ended by an error, where `on_error` says so"] = 0

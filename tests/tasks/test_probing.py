@@ -44,9 +44,30 @@ class Fixed(gym.Env[Any, Any]):
 gym.register("Fixed-v0", Fixed)
 
 
+class Codes(Fixed):
+    """Observations with a picture of codes from 0 to 8, whose space says 255, as in grid worlds."""
+
+    observation_space = gym.spaces.Dict(
+        {"codes": gym.spaces.Box(0, 255, (5, 5, 3), np.uint8), "facing": gym.spaces.Discrete(4)}
+    )
+
+    def _obs(self) -> Any:
+        return {"codes": np.full((5, 5, 3), 2 * self.steps, np.uint8), "facing": 3}
+
+
+gym.register("Codes-v0", Codes)
+
+
 def findings(task: type[Task] = PPO, steps: int | None = 400, seed: int = 3, **kwargs: Any) -> dict[str, Any]:
     env = {"id": "Fixed-v0", "kwargs": kwargs}
     return probe(task, TaskIdentity.of(task, env, seed, SMALL), steps)
+
+
+def test_a_probe_tells_the_largest_number_of_images() -> None:
+    assert findings()["largest_pixel"] is None
+    for scale, largest in ((None, 6), (12, 128)):  # before an episode's four steps: 0, 2, 4 and 6
+        identity = TaskIdentity.of(PPO, {"id": "Codes-v0", "scale": scale}, 0, SMALL)
+        assert probe(PPO, identity, 40)["largest_pixel"] == largest
 
 
 def test_a_probe_tells_returns_lengths_ends_and_scales() -> None:

@@ -416,6 +416,12 @@ def is_image(space: Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and 2 <= len(space.shape) <= 4
 
 
+def largest_pixel(obs: Array, shape: tuple[int, ...]) -> int:
+    """Return the largest byte of images in an encoded observation."""
+    parts = [obs[0, columns] for _, columns in shape.images] if isinstance(shape, MixedShape) else [obs]
+    return max(int(part.max()) for part in parts)
+
+
 def is_scaled(space: Space) -> bool:
     """Return whether an image has other bounds than 0 and 255."""
     images = (leaf for _, leaf in leaves(space) if is_image(leaf))

@@ -203,7 +203,13 @@ def test_bad_environments_get_a_line_each() -> None:
             {"observations": {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}},
             "all observations are equal, so that a policy cannot react to anything",
         ),
+        (
+            {"largest_pixel": 10},
+            "no number of an image was above 10, so that networks see at most 0.039 where they expect 1; if they are "
+            'codes, tell the largest that there can be: {"id": ..., "scale": 10}, or more',
+        ),
     ]:
         assert described(GOOD | change).warnings == [line]
+    assert described(GOOD | {"largest_pixel": 200}).warnings == []
     assert "The agents' rewards add up to 0 in every step." in described(GOOD | {"zero_sum": True}).text
     assert probes.baselines_text({}) == ""
