@@ -56,7 +56,7 @@ from .study import FRESH_SEEDS, TOP
 from .study.config import Config, check_name, title
 from .study.number_text import in_digits_alone
 from .study.objectives import objectives_of
-from .study.starts import started
+from .study.starts import SourceNames, Sources, source_of, started, stored_steps
 from .workers import DEFAULT_URL, URL_VARIABLE
 from .workers.worker import Worker
 
@@ -468,16 +468,16 @@ def tune(
         raise TypeError(
             f"tune: a task is an algorithm, such as PPO or 'ppo', or a function that is one, but got {task!r}"
         )
-    warm_start, sources = located(warm_start), all_located(learn_from)
+    names = SourceNames.of(warm_start, demonstrations)
+    warm_start, demonstrations, sources = located(warm_start), located(demonstrations), all_located(learn_from)
 
     def opened() -> AbstractContextManager[Store]:
         return nullcontext(storage) if isinstance(storage, Store) else Store(storage)
 
     named_env = partial(with_stored_policies, opened=opened)
     env = [*map(named_env, env)] if isinstance(env, list | tuple) else named_env(env)
-    if demonstrations is not None:
-        demonstrations = Demonstrations.load(demonstrations)
-        fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}
+    if demonstrations is not None and "demonstrated_steps" not in (fixed or {}):
+        fixed = {"demonstrated_steps": _demonstrated_steps(demonstrations, names, opened), **(fixed or {})}
 
     def make(settings: Mapping[str, Any], sized: Sized | None, decided: Mapping[str, Any]) -> Config:
         values = unflatten({**decided, **flatten(fixed or {})}) if decided else fixed
@@ -489,9 +489,13 @@ def tune(
     name = check_name(config.default_name if study is None else study)
     store = storage if isinstance(storage, Store) else Store(storage)
 
+    def read() -> Sources:
+        shown = None if demonstrations is None else Demonstrations.load(demonstrations)
+        return Sources(source_of(warm_start, names.policy), shown, names.demonstrations)
+
     def start(config: Config, remake: Remake) -> Config:
-        named = {*listed(options.get("search", ())), *(priors or {})}
-        return started(store, config, algorithm, warm_start, demonstrations, remake, named)
+        searched = {*listed(options.get("search", ())), *(priors or {})}
+        return started(store, name, config, algorithm, names, read, remake, searched)
 
     stored_config = create_study(
         store,
@@ -515,6 +519,21 @@ def tune(
         except (BadConfig, StudyMismatch) as error:  # the search has ended well
             warnings.warn(f"study {name} is not confirmed: {error}", stacklevel=CALLER)
     return tuned
+
+
+def _demonstrated_steps(
+    demonstrations: Any, names: SourceNames, opened: Callable[[], AbstractContextManager[Store]]
+) -> int:
+    """Return the number of demonstrated steps, also if their file is gone.
+
+    Raises:
+        BadDemonstrations: it is, and no study of this storage began with it.
+    """
+    steps = None
+    if isinstance(demonstrations, Path) and not demonstrations.exists():
+        with opened() as store:
+            steps = stored_steps(store, names)
+    return Demonstrations.load(demonstrations).steps if steps is None else steps
 
 
 Callback = Callable[[Study, StudyTrial], None]

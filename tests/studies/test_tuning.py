@@ -18,6 +18,7 @@ import pytest
 import rekindle
 import torch
 from rekindle.spaces import unflatten
+from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import StudyProgress
 from rekindle.studies.errors import BadConfig, CommandRefused, StudyMismatch, UnknownStudy
@@ -221,6 +222,34 @@ def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, 
     fixed = {name: value for name, value in TINY.items() if name != "model.width"}
     with pytest.raises(ValueError, match=r"warm start decides the parts of the policy, but model.width is searched"):
         tune("t", warm_start=source, search=["model.width"], fixed=fixed)
+
+
+def test_a_study_resumes_without_the_files_that_its_trials_started_from(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = rekindle.PPO("CartPole-v1", seed=5).init(**TINY)
+    source.fit(1)
+    files = {"demonstrations": source.record(1).save(tmp_path / "shown.npz")}
+    files["warm_start"] = source.save_policy(tmp_path / "policy.safetensors")
+
+    def tune(study: str, trials: int) -> Any:
+        options: dict[str, Any] = {"epochs": 1, "search": ["optimizer.lr"], "fixed": {**TINY, "cloning.use": True}}
+        options |= {"trials": trials, "progress": False, "study": study, "storage": sqlite_url}
+        return rekindle.tune("ppo", "CartPole-v1", **files, **options).trials
+
+    [first] = tune("s", 1)
+    for file in files.values():
+        file.unlink()
+    assert tune("s", 2)[0] == first
+    with pytest.raises(ValueError, match=r"there is no file .*shown\.npz"):
+        tune("t", 1)
+    sources = [f"--{name.replace('_', '-')}={file}" for name, file in files.items()]
+    fixed = [f"--set={name}={value}" for name, value in {**TINY, "cloning.use": True}.items()]
+    study = ["--study", "s", "--search", "optimizer.lr", "--trials", "3", "--epochs", "1", "--workers", "1"]
+    assert main(["tune", "ppo", "CartPole-v1", *fixed, *sources, *study, "--storage", sqlite_url]) == 0
+    assert "study s started from it, and resumes" in " ".join(capsys.readouterr().err.split())
+    assert rekindle.Study("s", sqlite_url).trials[0] == first
+    assert len(rekindle.Study("s", sqlite_url).trials) == 3
 
 
 def test_numbers_of_numpy_and_whole_floats_are_numbers(sqlite_url: str) -> None:

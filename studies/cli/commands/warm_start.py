@@ -7,39 +7,23 @@ from the stored policy.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from ....spaces import unflatten
-from ....tasks.checkpoint.storage import policy_uid
 from ....tasks.identity import TaskIdentity
-from ....tasks.signals.demonstrations import Demonstrations, split_start
+from ....tasks.signals.demonstrations import Demonstrations
 from ....tasks.task import Task
-from ....tasks.warm_start import WarmStart, hyperparameters_of
 from ...creation import Remake
-from ...errors import UnknownStudy
-from ...storage.branches import Start
 from ...storage.store import Store
-from ...storage.stored_policies import begun, find, load_policy
+from ...storage.stored_policies import begun, find
 from ...study.config import Config
-from ...study.starts import check_one_environment, check_shapes, decided, store_start
+from ...study.starts import SourceNames, Sources, started, store_start, stored_steps
 from . import options
 from .storage import database_exists, existing_store, whole_uid
 
 Say = Callable[[str], None]
-
-
-class Sources(NamedTuple):
-    """A policy, demonstrations or both, with a name for messages."""
-
-    policy: WarmStart | None
-    demonstrations: Demonstrations | None
-    name: str
-
-    @property
-    def noun(self) -> str:
-        return "demonstration" if self.policy is None else "policy"
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -65,16 +49,11 @@ def with_demonstrated_steps(values: dict[str, Any], arguments: argparse.Namespac
     if file is None or "demonstrated_steps" in values:
         return values
     path = arguments.directory / file
-    steps = None if path.exists() or not database_exists(arguments) else _stored_steps(arguments)
+    steps = None
+    if not path.exists() and database_exists(arguments):
+        with existing_store(arguments) as store:
+            steps = stored_steps(store, _names(arguments))
     return {**values, "demonstrated_steps": Demonstrations.load(path).steps if steps is None else steps}
-
-
-def _stored_steps(arguments: argparse.Namespace) -> int | None:
-    with existing_store(arguments) as store:
-        digests = begun(store, arguments.warm_start, arguments.demonstrations)
-        policies = [load_policy(store, policy_uid(digest), Start(policy_uid(digest), 0, digest)) for digest in digests]
-    counts = {start.steps for policy in policies if (start := split_start(policy)[1]) is not None}
-    return counts.pop() if len(counts) == 1 else None
 
 
 def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argparse.Namespace, say: Say) -> str | None:
@@ -94,8 +73,8 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
     """
     if not is_given(arguments):
         return None
-    texts = arguments.warm_start, arguments.demonstrations
-    uids = {digest: replace(identity, start=digest).uid for digest in begun(store, *texts)}
+    names = _names(arguments)
+    uids = {digest: replace(identity, start=digest).uid for digest in begun(store, *names)}
     stored = {row.uid for row in store.tasks(list(uids.values()))}
     uids = {digest: uid for digest, uid in uids.items() if uid in stored}
     try:
@@ -106,10 +85,9 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
         [(digest, uid)] = uids.items()
         say(f"{error}; task {uid} started from it, and resumes")
         return digest
-    digest = _store_start(store, task, identity.hyperparameters, sources, say)
+    digest = store_start(store, task, identity.hyperparameters, sources, say)
     for uid in (uid for other, uid in uids.items() if other != digest):
-        text = " with ".join(filter(None, texts))
-        say(f"{text} is not the {sources.noun} that task {uid} started from, so this is another task")
+        say(f"{names} is not the {sources.noun} that task {uid} started from, so this is another task")
     return digest
 
 
@@ -122,44 +100,14 @@ def start_all(
     config: Config,
     remake: Remake,
 ) -> Config:
-    """Store and configure the common start of a study's trials.
-
-    If the source is gone, the study keeps the start that it had before. Hyperparameters that decide the policy's arrays
-    are fixed to those of its task; `remake` returns the configuration with them.
-
-    Raises:
-        BadConfig: the shape of the networks is searched, or the study has several environments.
-    """
-    check_one_environment(config)
-    stored = _stored(store, name)
-    sources, digest, values = None, None, dict[str, Any]()
-    try:
-        sources = _sources(store, arguments)
-    except ValueError as error:
-        digest = stored.options.get("warm_start") if stored else None
-        if digest is None or digest not in begun(store, arguments.warm_start, arguments.demonstrations):
-            raise
-        assert stored is not None
-        values = dict(stored.fixed)
-        say(f"{error}; study {name} started from it, and resumes")
-    else:
-        values = {} if sources.policy is None else dict(hyperparameters_of(sources.policy.source))
-    if arguments.warm_start is not None:
-        if fixed := decided(config, algorithm, values, [*arguments.search, *options.priors_of(arguments.prior)]):
-            say(f"the warm start decides {', '.join(f'{path}={value}' for path, value in fixed.items())}; not searched")
-            config = remake(fixed)
-        check_shapes(config, algorithm)
-    if sources is not None:
-        task = algorithm(config.env, seed=config.seed)
-        digest = _store_start(store, task, unflatten(config.fixed), sources, say)
-    return replace(config, options={**config.options, "warm_start": digest})
+    """Store and configure the common start of a study's trials."""
+    searched = [*arguments.search, *options.priors_of(arguments.prior)]
+    read = partial(_sources, store, arguments)
+    return started(store, name, config, algorithm, _names(arguments), read, remake, searched, say)
 
 
-def _stored(store: Store, name: str) -> Config | None:
-    try:
-        return Config.from_json(store.study(name).config, name)
-    except UnknownStudy:
-        return None
+def _names(arguments: argparse.Namespace) -> SourceNames:
+    return SourceNames(arguments.warm_start, arguments.demonstrations)
 
 
 def _sources(store: Store, arguments: argparse.Namespace) -> Sources:
@@ -168,13 +116,5 @@ def _sources(store: Store, arguments: argparse.Namespace) -> Sources:
         policy = find(store, arguments.warm_start, whole_uid, directory)
     if arguments.demonstrations is not None:
         demonstrations = Demonstrations.load(directory / arguments.demonstrations)
-    name = " with ".join(filter(None, [policy.name if policy else None, arguments.demonstrations]))
-    return Sources(None if policy is None else replace(policy, partial=arguments.partial), demonstrations, name)
-
-
-def _store_start(store: Store, task: Task, values: Mapping[str, Any], sources: Sources, say: Say) -> str:
-    """Initialize the task and store its initial policy; return the digest."""
-    task.warm_start, task.demonstrations = sources.policy, sources.demonstrations
-    digest = store_start(store, task, values, sources.name)
-    say(f"starts from the {sources.noun} {digest[:12]} of {sources.name}: {task.load_report}")
-    return digest
+    policy = policy and replace(policy, partial=arguments.partial)
+    return Sources(policy, demonstrations, arguments.demonstrations)
