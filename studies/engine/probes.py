@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -34,10 +35,9 @@ from ..storage.commands import (
     awaits_probe,
     commands,
     hold,
-    stored_config,
 )
 from ..storage.locks.owner import Owner
-from ..storage.studies import change_study, revise
+from ..storage.studies import change_config, revise
 from ..study.config import EVAL_STEPS
 from ..study.number_text import counted, in_digits, in_digits_alone, share
 from ..study.objectives import RETURN
@@ -165,14 +165,17 @@ def _write(
         if wanted(commands(connection, name)):
             add(connection, name, PROBE, data, WHO, "")
             if (priors := data.get(WIDER, {})) or opening:
-                config = stored_config(connection, name)
-                changed = {"space": {**config["space"], **priors}, "options": {**config["options"], **opening}}
-                change_study(connection, name, lambda stored: {**(stored or {}), **changed})
+                change_config(connection, name, partial(_with_findings, priors=priors, opening=opening))
             if refusal is not None:
                 with suppress(CommandRefused):  # it is stopped already
                     hold(connection, name, STOP, WHO, refusal)
 
     store.database.write(work)
+
+
+def _with_findings(config: Mapping[str, Any], priors: Mapping[str, Any], opening: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with what a probe decides."""
+    return {**config, "space": {**config["space"], **priors}, "options": {**config["options"], **opening}}
 
 
 def probe_view(steering: Sequence[Command]) -> ProbeView | FailedProbeView | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -27,7 +28,7 @@ from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
 from ..storage.commands import CANCELLED, DECISIVE, ENQUEUED, Command, awaits_probe, pending
 from ..storage.rows import Segment, Study, Trial
-from ..storage.studies import change_study, check_same
+from ..storage.studies import change_config, change_study, check_same
 from ..study.code import FILES
 from ..study.config import EVAL_STEPS, GOOD, OPENS, RESUMES, WIDENS, Config
 from ..study.environments import environment_of
@@ -165,14 +166,21 @@ def note_resumes(store: Store, algorithm: type[Task], differs: str) -> None:
         algorithm: task class of the program.
         differs: what a resume changes; "" for nothing.
     """
-
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        return {**(stored or {}), "options": {**(stored or {}).get("options", {}), RESUMES: differs}}
-
     files = dict(algorithm.learner.files())
+
+    def is_of_program(config: Mapping[str, Any]) -> bool:
+        return config.get("task") == algorithm.name and config.get("options", {}).get(FILES, {}) == files
+
+    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        # since it was listed, another process may have given it other files
+        return (
+            {**stored, "options": {**stored.get("options", {}), RESUMES: differs}} if is_of_program(stored) else stored
+        )
+
     for study in store.studies():
-        if study.config.get("task") == algorithm.name and study.config.get("options", {}).get(FILES, {}) == files:
-            store.database.write(partial(change_study, name=study.name, change=change))
+        if is_of_program(study.config):
+            with suppress(UnknownStudy):  # it was deleted meanwhile
+                store.database.write(partial(change_config, name=study.name, change=change))
 
 
 @dataclass(frozen=True)

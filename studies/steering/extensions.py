@@ -12,7 +12,7 @@ from ..errors import BadConfig, CommandRefused
 from ..methods import those
 from ..samplers.registry import check_sampler
 from ..schedulers.seeds import is_racing, seeds_of
-from ..storage.studies import change_study, reopen_trials, trials
+from ..storage.studies import change_config, reopen_trials, trials
 from ..study.config import Config
 from ..study.searched import open_space
 
@@ -29,11 +29,11 @@ def lengthen(connection: Connection, study: str, epochs: int) -> None:
         CommandRefused: the study already has that many epochs, or cannot have more.
     """
 
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        config = Config.from_json(stored or {}, study)
-        return {**(stored or {}), "options": lengthened(config, study, epochs).options}
+    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        config = Config.from_json(stored, study)
+        return {**stored, "options": lengthened(config, study, epochs).options}
 
-    change_study(connection, study, change)
+    change_config(connection, study, change)
     reopen_trials(connection, study)
 
 
@@ -63,12 +63,12 @@ def search_otherwise(connection: Connection, study: str, priors: Mapping[str, st
         BadConfig: the study does not search a hyperparameter, or its sampler cannot combine the old and new ranges.
     """
 
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        config = Config.from_json(stored or {}, study)
+    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        config = Config.from_json(stored, study)
         following = len(trials(connection, study)) // seeds_of(config)
-        return {**(stored or {}), "options": with_changed_priors(config, study, priors, following).options}
+        return {**stored, "options": with_changed_priors(config, study, priors, following).options}
 
-    change_study(connection, study, change)
+    change_config(connection, study, change)
 
 
 def with_changed_priors(config: Config, study: str, priors: Mapping[str, str], following: int) -> Config:

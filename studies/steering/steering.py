@@ -28,7 +28,7 @@ from ..schedulers.seeds import seeds_of
 from ..shell import command_line
 from ..storage import commands
 from ..storage.commands import BOUND, CODE, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
-from ..storage.studies import change_study, revise, trials
+from ..storage.studies import change_config, revise, trials
 from ..study.code import FILES
 from ..study.config import RESUMES, Config
 from ..study.searched import known_values
@@ -267,20 +267,20 @@ def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
 def _set_options(connection: Connection, study: str, entries: Mapping[str, Any]) -> None:
     """Set stored options of a study; None removes one."""
 
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        config = Config.from_json(stored or {}, study)
+    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        config = Config.from_json(stored, study)
         options = {name: value for name, value in {**config.options, **entries}.items() if value is not None}
         check_bounds(options, config.scheduler, load_task(config))
-        return {**(stored or {}), "options": options}
+        return {**stored, "options": options}
 
-    change_study(connection, study, change)
+    change_config(connection, study, change)
 
 
 def _extend(connection: Connection, study: str, total: int) -> None:
     """Set the number of configurations of a study."""
 
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        config = Config.from_json(stored or {}, study)
+    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        config = Config.from_json(stored, study)
         if total <= config.trials[-1]:
             raise CommandRefused(
                 f"{study!r} has {config.trials[-1]} trials already; give extend more than that, not {total}"
@@ -288,6 +288,6 @@ def _extend(connection: Connection, study: str, total: int) -> None:
         longer = replace(config, trials=[*config.trials, total])
         check_sampler(longer)
         check_exhausted(longer)
-        return {**(stored or {}), "trials": longer.trials}
+        return {**stored, "trials": longer.trials}
 
-    change_study(connection, study, change)
+    change_config(connection, study, change)

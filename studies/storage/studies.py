@@ -36,14 +36,27 @@ def change_study(
 ) -> Study:
     """Store the configuration that ``change`` returns, and return the study.
 
-    ``change`` receives the stored configuration, or None. The study is locked until the transaction ends, so of two
-    concurrent changes the second starts from the result of the first.
+    ``change`` receives the stored configuration, or None for a study that this creates.
     """
-    query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
-    if connection.execute(query).one_or_none() is None:
+    if connection.execute(sa.select(study.c.name).where(study.c.name == name).with_for_update()).one_or_none() is None:
         new = insert(connection, study).values(name=name, config=dict(change(None)), created=Now())
         connection.execute(new.on_conflict_do_nothing())
-    stored = Study(*connection.execute(query).one())
+    return change_config(connection, name, change)
+
+
+def change_config(connection: Connection, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Study:
+    """Store the configuration that ``change`` makes of a study's, and return the study.
+
+    The study is locked until the transaction ends, so of two concurrent changes the second starts from the result of
+    the first.
+
+    Raises:
+        UnknownStudy: it was deleted.
+    """
+    row = connection.execute(sa.select(*_STUDY).where(study.c.name == name).with_for_update()).one_or_none()
+    if row is None:
+        raise _unknown(connection, name)
+    stored = Study(*row)
     config = dict(change(stored.config))
     if stored.config != config:
         values = {"config": config, "revision": study.c.revision + 1}

@@ -12,13 +12,14 @@ needs them. Blobs that other checkpoints use are kept. `gc` deletes policies tha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..errors import StoreError
+from ..errors import StoreError, UnknownStudy
 from ..schedulers.confirming import USED, first_unused
 from ..storage import studies as study_rows
 from ..storage.branches import BRANCH, BRANCHED
@@ -122,19 +123,19 @@ def _remember_seeds(connection: Connection, name: str) -> None:
     """
     form = study_rows.get_study(connection, name).config
     of = _confirms(form)
-    if of is None or of not in {row.name for row in study_rows.studies(connection)}:
+    if of is None:
         return
     try:
         used = first_unused(Config.from_json(form, name))
     except (StoreError, KeyError, TypeError, ValueError):  # damaged, so that it has trained nothing
         return
 
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        assert stored is not None
+    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
         options = stored.get("options") or {}
         return {**stored, "options": {**options, USED: max(used, options.get(USED, 0))}}
 
-    study_rows.change_study(connection, of, change)
+    with suppress(UnknownStudy):
+        study_rows.change_config(connection, of, change)
 
 
 def _in_training(uid: str) -> StillNeeded:

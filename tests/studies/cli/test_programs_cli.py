@@ -17,6 +17,7 @@ from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.engine.runner import note_resumes, start_study
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.study.config import Config
+from rekindle.studies.upkeep.deleting import delete
 from rekindle.tasks import load
 from rekindle.tasks.adapters import programs
 from rekindle.tasks.adapters.program_commands import ProgramCommand
@@ -119,6 +120,24 @@ def test_a_check_is_noted_in_the_studies_of_its_program_alone(sqlite_url: str) -
         exactness = [study_view(store, label_of(task)).exactness for task in (one, other)]
         assert exactness == ["exact", "not exact: return of epoch 3"]
         assert Config.from_json(store.study(label_of(one)).config, "").exactness == "exact"
+
+
+def test_a_check_is_noted_in_no_study_that_changed_meanwhile(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was deleted, and another goes on with other files."""
+    one = load(ProgramCommand.of(WORDS, {"lr": "loguniform(0.01, 1.0, default_value=0.1)"}).name)
+    with Store(sqlite_url) as store:
+        for name in ("deleted", "changed", "same"):
+            start_study(store, name, make_config(one, None, trials=1, epochs=[1], scheduler="none"))
+        listed = store.studies()
+        delete(store, "deleted", dry_run=False)
+        other = {"train.py": "0" * 64}
+        store.change_study("changed", lambda form: {**(form or {}), "options": {"files": other}})
+        monkeypatch.setattr(store, "studies", lambda: listed)
+        note_resumes(store, one, "")
+        monkeypatch.undo()
+        assert [study.name for study in store.studies()] == ["changed", "same"]
+        assert store.study("changed").config["options"] == {"files": other}
+        assert study_view(store, "same").exactness == "exact"
 
 
 @pytest.mark.slow
