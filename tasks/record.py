@@ -29,6 +29,7 @@ class TaskRecord:
         storage: keeps checkpoints, metrics and events; None for a task that is not stored.
         keep: retention rule for checkpoints; None leaves it to the storage.
         snapshots: the rule as it was given.
+        ranking: rule by which checkpoints rank without one.
         saves: whether states are stored at all.
         lease: right to write; None before `take_lease` and after `release`.
         history: (epoch, metrics) of every epoch done.
@@ -53,7 +54,8 @@ class TaskRecord:
         direction: str = "maximize",
     ):
         self.storage, self.snapshots = storage, snapshots
-        self.keep = None if snapshots is None else keep_of(snapshots, objective, direction == "minimize")
+        self.ranking = Keep(metric=objective, minimize=direction == "minimize")
+        self.keep = None if snapshots is None else keep_of(snapshots, objective, self.ranking.minimize)
         self.saves = snapshots is None or self.keep is not None
         self.lease: Lease | None = None
         self.history: list[tuple[int, Metrics]] = []
@@ -180,10 +182,12 @@ class TaskRecord:
     def best(self, uid: str, subject: str) -> Saved:
         """Return the kept checkpoint with the best value of the rule's metric.
 
+        Without a rule, that is the objective.
+
         Raises:
             TaskError: no kept checkpoint has the metric.
         """
-        keep = self.keep or Keep()
+        keep = self.keep or self.ranking
         for epochs in keep.ranked(dict(self.history)) if self.storage is not None else ():
             saved = self.storage.load(uid, epochs)  # type: ignore[union-attr]
             if saved is not None:

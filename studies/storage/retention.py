@@ -95,7 +95,7 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
 
     The order is that of the checkpoints, oldest first.
     """
-    keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
+    keep = last_mode([event.data for event in events if event.kind == INIT]) or Keep()
     ends = [row for row in checkpoints if not row.within_epoch]
     best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in ends})[: keep.best]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
@@ -121,10 +121,11 @@ def asked_for(connection: Connection, uid: str) -> Keep | None:
     It is None if the task left the choice to the store.
     """
     inits = sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == INIT).order_by(event.c.id)
-    return _last_mode(connection.scalars(inits).all())
+    return last_mode(connection.scalars(inits).all())
 
 
-def _last_mode(inits: Sequence[Mapping[str, Any]]) -> Keep | None:
+def last_mode(inits: Sequence[Mapping[str, Any]]) -> Keep | None:
+    """Return the retention in a task's INIT events; None if they leave it to the store."""
     mode = inits[-1].get("snapshots") if inits else None
     try:
         return Keep(**mode) if isinstance(mode, dict) else None

@@ -16,10 +16,12 @@ from typing import Any
 from ...tasks.checkpoint.retention import Keep
 from ...tasks.checkpoint.state import Packed, pack, unpack
 from ...tasks.checkpoint.storage import POLICY_PREFIX, Saved, Write, policy_uid
+from ...tasks.registry import load
 from ...tasks.task import Task
 from ...tasks.warm_start import WarmStart, is_policy, policy_in
 from ..errors import StoreError, TaskBusy
 from .branches import Start
+from .retention import INIT, last_mode
 from .store import Store
 
 STORED, PLAYER = "policy", "player"  # events with the source of a policy, from which tasks start or which plays
@@ -128,10 +130,12 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
     uid = whole(store, short)
     kept = [row.epochs for row in store.checkpoints(uid) if not row.within_epoch]
     if at == "best":
-        ranked = Keep().ranked({epoch: row for epoch, row in store.metrics(uid) if epoch in kept})
+        keep = _ranking_of(store, uid)
+        ranked = keep.ranked({epoch: row for epoch, row in store.metrics(uid) if epoch in kept})
         if not ranked:
+            extreme = "lowest" if keep.minimize else "highest"
             raise NoPolicy(
-                f"the best checkpoint is the one with the highest return, but none of task {uid} has one; "
+                f"the best checkpoint is the one with the {extreme} {keep.metric}, but none of task {uid} has one; "
                 "train it with --snapshots best"
             )
         epochs: int | None = ranked[0]
@@ -147,6 +151,19 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
             f"{f' at epoch {epochs}' if epochs is not None else ''}; those that are: {epochs_kept}"
         )
     return uid, saved
+
+
+def _ranking_of(store: Store, uid: str) -> Keep:
+    """Return the rule by which a task's checkpoints rank.
+
+    Without `snapshots` that is by its objective.
+    """
+    mode = last_mode([event.data for event in store.events(uid) if event.kind == INIT])
+    [row] = store.tasks([uid])
+    if mode is not None or not row.identity or "task" not in row.identity:
+        return mode or Keep()
+    learner = load(row.identity["task"]).learner
+    return Keep(metric=learner.objective, minimize=learner.direction == "minimize")
 
 
 def begun(store: Store, text: str | None, demonstrations: str | None = None) -> list[str]:

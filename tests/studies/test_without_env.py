@@ -14,6 +14,7 @@ from rekindle import Objective, Store, tune
 from rekindle.spaces import Space, SpaceError, categorical, ordinal
 from rekindle.spaces.dimension import Dimension
 from rekindle.studies.engine.branching import replay
+from rekindle.studies.engine.lineage import task_at
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.orion import hunt
@@ -106,6 +107,12 @@ def test_the_lowest_minimized_metric_is_the_best(monkeypatch: pytest.MonkeyPatch
         errors = {epoch: metrics["error"] for epoch, metrics in task.history}
         assert task.best().metrics["error"] == min(errors.values())
         task.release()
+        for snapshots, seed in (("best", 0), (None, 1)):
+            task = Errors(storage=store, seed=seed, snapshots=snapshots).init(**SMALL, lr=1.0)
+            task.fit(4)
+            task.score_epoch()
+            task.release()
+            assert task_at(store, f"{task.uid}@best").epochs == task.best().epochs
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,9 @@ class MatchView(View):
     losses: Annotated[int, "games that the second won"]
     score: Annotated[float, "wins and half of the draws, as a share"]
     interval: Annotated[tuple[float, float], "95% interval of the score"]
-    winner: Annotated[str | None, "the winner among `uids`; null if the interval contains 1/2"]
+    winner: Annotated[
+        str | None, "the winner among `uids`, UID@EPOCH if both are of one task; null if the interval contains 1/2"
+    ]
     digests: Annotated[Sequence[str | None], "digests of both states"]
 
 
@@ -43,7 +45,9 @@ def match(arguments: argparse.Namespace) -> int:
     results = Counter(one.match(other, arguments.games, arguments.seed))
     score, low, high = wilson(results[1] + results[0] / 2, arguments.games)
     uids = [one.uid, rival.uid if rival else names[1]]
-    winner = uids[0] if low > 0.5 else uids[1] if high < 0.5 else None
+    epochs = [one.epochs, rival and rival.epochs]
+    sides = uids if uids[0] != uids[1] else [f"{uid}@{epoch}" for uid, epoch in zip(uids, epochs, strict=True)]
+    winner = sides[0] if low > 0.5 else sides[1] if high < 0.5 else None
     counts: dict[str, Any] = {
         "games": arguments.games,
         "wins": results[1],
@@ -52,7 +56,7 @@ def match(arguments: argparse.Namespace) -> int:
         "score": score,
     }
     if arguments.json:
-        result = {"uids": uids, "epochs": [one.epochs, rival and rival.epochs], **counts}
+        result = {"uids": uids, "epochs": epochs, **counts}
         result |= {"interval": (low, high), "winner": winner, "digests": [one.digest, rival and rival.digest]}
         return print_json(MatchView(**result))
     out = new_console()

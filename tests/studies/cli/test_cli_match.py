@@ -36,7 +36,7 @@ def trained(storage: Store, seed: int, epochs: int) -> Behaviours:
     return task
 
 
-def test_a_match_counts_games(cli: Cli, tmp_path: Path) -> None:
+def test_a_match_counts_games(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'rekindle.db'}"
     with Store(url) as store:
         one = trained(store, 1, 1)
@@ -56,6 +56,9 @@ def test_a_match_counts_games(cli: Cli, tmp_path: Path) -> None:
     status, _, errors = cli("match", one.uid, lone.uid, "--storage", url)
     assert status == 2
     assert "a match is played by tasks of several agents" in errors
+    monkeypatch.setattr(Behaviours, "match", lambda self, *_: [1] * 20)
+    assert json.loads(cli(*words, "--json")[1])["winner"] == f"{one.uid}@1"  # both are of one task
+    assert f"{one.uid}@1 is stronger" in cli(*words)[1]
 
 
 def test_a_task_a_file_and_random_actions_play(cli: Cli, tmp_path: Path) -> None:
