@@ -125,7 +125,7 @@ def asked_for(connection: Connection, uid: str) -> Keep | None:
 
 
 def last_mode(inits: Sequence[Mapping[str, Any]]) -> Keep | None:
-    """Return the retention in a task's INIT events; None if they leave it to the store."""
+    """Return the retention in INIT events, None without any."""
     mode = inits[-1].get("snapshots") if inits else None
     try:
         return Keep(**mode) if isinstance(mode, dict) else None

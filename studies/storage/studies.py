@@ -45,7 +45,7 @@ def change_study(
 
 
 def change_config(connection: Connection, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Study:
-    """Store the configuration that ``change`` makes of a study's, and return the study.
+    """Change the configuration of an existing study, and return the study.
 
     The study is locked until the transaction ends, so of two concurrent changes the second starts from the result of
     the first.

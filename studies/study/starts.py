@@ -76,7 +76,7 @@ class Sources(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name for messages, and for reruns, by which the stored start is found."""
+        """Name for messages, and for finding the stored start again."""
         return " with ".join(filter(None, [self.policy.name if self.policy else "", self.file])) or self.noun
 
 
