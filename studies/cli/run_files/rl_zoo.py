@@ -273,9 +273,12 @@ class _Entry:
                     f"got {value!r}"
                 )
             value = self.settings.as_number(path, first)
-            self.values |= {f"{schedule}.name": "linear", f"{schedule}.horizon": max(1, self.steps)}
-            if f"{schedule}.final" in self.space and schedule != "lr_schedule":
-                self.values[f"{schedule}.final"] = LEAST
+            if not self.steps:
+                self.depart(path, "constant, as there is no n_timesteps to fall over")
+            else:
+                self.values |= {f"{schedule}.name": "linear", f"{schedule}.horizon": self.steps}
+                if f"{schedule}.final" in self.space and schedule != "lr_schedule":
+                    self.values[f"{schedule}.final"] = LEAST
         elif value is not None and (value := self.settings.as_number(path, value)) < 0:
             value = None  # no clipping
         self.values[name] = value
@@ -454,7 +457,10 @@ class _Entry:
         self.values |= {"batch_size": batch, "learning_starts": max(starts, least), "n_step": n_step}
         if "exploration.horizon" in self.space:
             fraction = self.number("exploration_fraction", "exploration.horizon")
-            self.values["exploration.horizon"] = max(1, round(fraction * (self.steps or 1)))
+            if self.steps:
+                self.values["exploration.horizon"] = max(1, round(fraction * self.steps))
+            else:
+                self.depart("exploration_fraction", "the default of exploration.horizon, as there is no n_timesteps")
         interval = self.take("target_update_interval")
         interval = None if interval is None else int(self.number("target_update_interval"))
         if "target_interval" in self.space:  # in gradient steps, theirs in environment steps, between gradient steps

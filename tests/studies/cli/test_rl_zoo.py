@@ -107,6 +107,20 @@ def test_games_of_atari_have_one_entry(convert: Callable[..., Any]) -> None:
     assert (hp["model.shared_critic"], hp["num_minibatches"]) == (True, 4)
 
 
+def test_shares_of_an_unknown_training_are_listed(convert: Callable[..., Any]) -> None:
+    result = convert("dqn", "CartPole-v1: {policy: MlpPolicy, exploration_fraction: 0.2, learning_rate: lin_0.001}")
+    hp = result["config"]["hyperparameters"]
+    assert hp["optimizer.lr"] == 0.001
+    assert not {"env_steps", "exploration.horizon", "lr_schedule.name", "lr_schedule.horizon"} & {
+        *result["config"],
+        *hp,
+    }
+    assert sorted(result["without"]) == [
+        "exploration_fraction: 0.2 (the default of exploration.horizon, as there is no n_timesteps)",
+        "learning_rate: lin_0.001 (constant, as there is no n_timesteps to fall over)",
+    ]
+
+
 def test_off_policy_settings_have_their_counterparts(convert: Callable[..., Any]) -> None:
     dqn = "CartPole-v1: {n_timesteps: 5e4, policy: MlpPolicy, train_freq: 256, gradient_steps: 128, "
     dqn += "target_update_interval: 10, exploration_fraction: 0.16, learning_starts: 10}"
