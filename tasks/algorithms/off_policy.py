@@ -94,13 +94,14 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
 
     Two of the rules keep an iteration from outrunning the buffer. Its steps must not overwrite each other before
     anything is learned from them. And for each of them, gradient steps must not draw more transitions than the buffer
-    holds: 20 batches of 256, as in REDQ, need a buffer of 5120.
+    holds: 20 batches of 256, as in REDQ, need a buffer of 5120. Another one refuses resets=1, which is no switch.
     """
     buffer, batch, starts, n, envs = (
         values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs")
     )
     window, refill, epoch = n * envs, values["refill_interval"], values["epoch_steps"]
-    new, drawn = values["num_steps"] * envs, values["num_updates"] * batch
+    updates, resets = values["num_updates"], values["resets"]
+    new, drawn = values["num_steps"] * envs, updates * batch
     rules = [
         (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
         (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
@@ -108,6 +109,11 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
         (
             drawn <= new * buffer,
             f"num_updates * batch_size ({drawn}) must be at most num_steps * num_envs * buffer_size ({new * buffer})",
+        ),
+        (
+            not resets or updates < resets,
+            f"num_updates ({updates}) must be below resets ({resets}), the gradient steps after which networks begin "
+            "anew, or only untrained ones act (0: never)",
         ),
         (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
         (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),

@@ -63,3 +63,11 @@ def test_a_reset_gives_new_networks_and_keeps_the_buffer(name: str) -> None:
         torch.testing.assert_close(learner.coefficients.alpha, torch.ones(2, 1))
     learner.iterate()
     assert any(not torch.equal(tensor, expected.tensors[path]) for path, tensor in learner.policy.tensors.items())
+
+
+@pytest.mark.parametrize(("resets", "updates"), [(1, 1), (4, 4), (1, 4)])
+def test_resets_before_trained_networks_act_are_refused(resets: int, updates: int) -> None:
+    with pytest.raises(ValueError, match=rf"SAC: num_updates \({updates}\) must be below resets \({resets}\)"):
+        SAC("Pendulum-v1").init(num_updates=updates, resets=resets)
+    SAC("Pendulum-v1").init(num_updates=updates, resets=updates + 1)
+    SAC("Pendulum-v1").init(num_updates=updates, resets=0)
