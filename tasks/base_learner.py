@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -136,6 +137,7 @@ class BaseLearner:
         hp: the members' hyperparameters: structural ones as plain values, the others as (P, 1) tensors.
         epoch_size: units of work in an epoch; set in `build`.
         iterations, epochs: counts so far; all members of a learner are always at the same point.
+        holders: tasks whose states it has; what its surroundings use is freed with the last.
         eval_episodes: number of episodes of an evaluation, unless it is asked for others.
         eval_envs: most environments that an evaluation steps at the same time.
     """
@@ -211,6 +213,7 @@ class BaseLearner:
             collect_graphs()
         self.members, self.env_processes = len(self.seeds), env_processes
         self.refilling = False  # whether the members were loaded without what is `refillable`
+        self.holders = WeakSet[Any]()
         self.hp = stack_hyperparameters(self.space_in(env), values, self.device, self.batched)
         self.assemble(values)
 

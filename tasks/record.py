@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,7 @@ from .runtime.fingerprint import changes, fingerprint
 from .warm_start import LoadReport
 
 REFILLED = "the replay buffer, which the checkpoint leaves out, is filled again"
+PORTABLE = ("history", "written", "events", "resumed", "before", "inexact", "played", "labelled")
 
 
 class TaskRecord:
@@ -69,6 +71,10 @@ class TaskRecord:
         self.state: Tree | None = None
         self.training = self.replaced = False
         self.thread = threading.current_thread()
+
+    def portable(self) -> dict[str, Any]:
+        """Return copies of what another process gets with the task."""
+        return {name: copy(getattr(self, name)) for name in PORTABLE}
 
     def take_lease(self, uid: str, identity: TaskIdentity) -> Lease | None:
         """Take the lease of a task, if there is a storage.

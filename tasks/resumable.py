@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -111,7 +112,7 @@ class Resumable:
         self._identity: TaskIdentity | None = None
         self.uid = ""
         self.stored = TaskRecord(storage, snapshots, self.learner.objective, self.learner.direction)
-        self.ref: MemberRef | None = None
+        self._ref: MemberRef | None = None
         self.load_report: LoadReport | None = None
         self.suggested_epochs: int | None = None
         self.bad: BaseException | None = None
@@ -132,8 +133,23 @@ class Resumable:
         options |= {"device": str(self.device), "storage": self.stored.storage, "snapshots": self.stored.snapshots}
         if self._identity is None:
             return _unpickled, (type(self), self.env, options, self.fixed, None)
-        rest = self._identity, self.uid, self.suggested_epochs, self.state_dict(), self.history
+        rest = (
+            self._identity,
+            self.uid,
+            self.suggested_epochs,
+            self.load_report,
+            self.state_dict(),
+            self.stored.portable(),
+        )
         return _unpickled, (type(self), self.env, options, self.fixed, rest)
+
+    def arrive(self) -> None:
+        """Resume from the storage if another process sent the task."""
+        if self._sent:
+            reasons = self.stored.inexact
+            self._resume(None, "")
+            self.stored.inexact = list(dict.fromkeys([*reasons, *self.stored.inexact]))
+            self._sent = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}, {f'epoch {self.epochs}' if self.uid else 'not initialized'}>"
@@ -307,21 +323,26 @@ class Resumable:
         """Build one learner for these tasks, and move their states into it."""
         states = [task._learner_state() for task in tasks]
         learner = self._new_learner(tasks)
-        for member, state in enumerate(states):
-            if state is not None:
-                try:
-                    learner.load_member(member, state)
-                except EpisodesLost as lost:
-                    learner.load_member(member, tasks[member]._with_new_episodes(state, lost))
+        try:
+            for member, state in enumerate(states):
+                if state is not None:
+                    tasks[member]._load_into(learner, member, state)
+        except BaseException:
+            learner.close()
+            raise
         for member, task in enumerate(tasks):
             task.ref, task.stored.state = MemberRef(learner, member), None
             task.stored.note_played(task.env, learner.played(), learner.epochs)
         return learner
 
-    def _with_new_episodes(self, state: Mapping[str, Any], lost: EpisodesLost) -> Tree:
-        """Return a state whose running episodes are replaced, and warn."""
-        warnings.warn(f"{self}: {lost}. They begin anew, so it is not bit-exact from here on", InexactWarning, 3)
-        return self._new_learner().with_new_episodes(state)
+    def _load_into(self, learner: BaseLearner, member: int, state: Mapping[str, Any]) -> None:
+        """Load a state, and begin new episodes if its own are lost."""
+        try:
+            learner.load_member(member, state)
+        except EpisodesLost as lost:
+            warnings.warn(f"{self}: {lost}. They begin anew, so it is not bit-exact from here on", InexactWarning, 3)
+            with closing(self._new_learner()) as other:
+                learner.load_member(member, other.with_new_episodes(state))
 
     def probe(self) -> None:
         """Build environments and networks once, to raise early whatever prevents training."""
@@ -369,6 +390,24 @@ class Resumable:
         self.device, self.ref, self.stored.state = named, None, state
 
     # --- state ---
+
+    @property
+    def ref(self) -> MemberRef | None:
+        """Learner that holds the state, and the task's index in it."""
+        return self._ref
+
+    @ref.setter
+    def ref(self, ref: MemberRef | None) -> None:
+        """Move to another learner; the last to leave one closes it."""
+        before, self._ref = self._ref, ref
+        if ref is not None:
+            ref.learner.holders.add(self)
+        if before is None or (ref is not None and ref.learner is before.learner):
+            return
+        before.learner.holders.discard(self)
+        if not before.learner.holders:
+            with at_work():  # a simulator may hang
+                before.learner.close()
 
     def _new_learner(self, tasks: Sequence[Resumable] = ()) -> BaseLearner:
         """Return an untrained learner for these tasks, by default for this one."""
@@ -465,16 +504,19 @@ class Resumable:
             identity.check_state(state, str(self), perturb)
             learner_state = {**state["learner"]}
             fresh = self._new_learner()
-            unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
-            if unknown and strict:
-                raise StateMismatch(f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to drop it")
-            parts = {name: part for name, part in learner_state.items() if name not in unknown}
             try:
-                fresh.load_member(0, parts)
-            except EpisodesLost as lost:
-                fresh.load_member(0, self._with_new_episodes(parts, lost))
-            if perturb and state["identity"] != identity.to_json():
-                self.branch_from(state)
+                unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
+                if unknown and strict:
+                    raise StateMismatch(
+                        f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to drop it"
+                    )
+                parts = {name: part for name, part in learner_state.items() if name not in unknown}
+                self._load_into(fresh, 0, parts)
+                if perturb and state["identity"] != identity.to_json():
+                    self.branch_from(state)
+            except BaseException:
+                fresh.close()
+                raise
             self.ref, self.stored.state = MemberRef(fresh, 0), None
         self.stored.truncate(self.epochs)
 
@@ -633,7 +675,8 @@ def _unpickled(
     """Return the task that `Task.__reduce__` describes."""
     task = algorithm(env, **options, **unflatten(fixed))
     if rest is not None:
-        task._identity, task.uid, task.suggested_epochs, state, history = rest
+        task._identity, task.uid, task.suggested_epochs, task.load_report, state, record = rest
         task.load_state_dict(state)
-        task.stored.history, task._sent = [*history], True
+        vars(task.stored).update(record)
+        task._sent = True
     return task

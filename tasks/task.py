@@ -120,9 +120,6 @@ class Task(Resumable):
         if total is None:
             raise ValueError(f"{self}: fit needs epochs, the total to reach, unless init(epochs=...) gave them")
         _ = self.identity
-        if self._sent:
-            self._sent = False
-            self._resume(None, "")
         Cohort([self]).fit(total, context, until)
         return self.metrics
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -201,9 +202,9 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], subject: str) -> Any:
             return policy_in(source)
         if not {"identity", "learner"} <= source.keys():
             return source
-        task = task_of(source["identity"])
-        task.load_state_dict(source)
-        return task.policy()
+        with closing(task_of(source["identity"])) as task:
+            task.load_state_dict(source)
+            return task.policy()
     if isinstance(source, Sequence):
         if len(source) != len(networks):
             raise StateMismatch(

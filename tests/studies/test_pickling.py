@@ -11,10 +11,13 @@ from typing import Any
 import optuna
 import pytest
 import rekindle
+from rekindle.studies.engine.lineage import lineage
 from rekindle.studies.errors import LeaseLost, TaskBusy
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.supervisor import Interrupted
+from rekindle.tasks import record
 from rekindle.tasks.algorithms.surrogate import Surrogate
+from rekindle.tasks.checkpoint.state import difference
 
 
 def again(sent: Any) -> Any:
@@ -71,6 +74,45 @@ def test_a_stored_task_is_taken_up_once_it_is_free(sqlite_url: str) -> None:
             longer.release()
         assert other.fit(3) == longer.metrics
         assert (other.stored.resumed, other.digest) == (True, longer.digest)
+        other.release()
+        other.stored.storage.close()
+
+
+def test_a_sent_branch_is_recorded_as_one(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        parent = Surrogate(storage=store).init()
+        parent.fit(1)
+        branch = Surrogate(storage=store).init(lr=1e-3)
+        branch.load_state_dict(parent.state_dict(), perturb=True)
+        sent = pickle.dumps(branch)
+        branch.release()
+        other = pickle.loads(sent)
+        rekindle.Cohort([other, again(Surrogate().init())]).fit(2)
+        assert [link.uid for link in lineage(store, other.uid)] == [parent.uid, other.uid]
+        other.release()
+        other.stored.storage.close()
+
+
+def test_a_sent_task_knows_why_it_is_inexact_and_what_it_began_with(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = rekindle.PPO("CartPole-v1").init()
+    warm = rekindle.PPO("CartPole-v1", warm_start=source).init()
+    assert (again(warm).load_report, again(warm).beginning().keys()) == (warm.load_report, warm.beginning().keys())
+    assert difference(again(warm).beginning(), warm.beginning()) == []
+    with Store(sqlite_url) as store:
+        task = Surrogate(storage=store).init()
+        task.fit(1)
+        task.finish()
+        monkeypatch.setattr(record, "fingerprint", lambda *_: {"torch": "another"})
+        resumed = Surrogate(storage=store).init()
+        assert len(resumed.inexact) == 1
+        sent = pickle.dumps(resumed)
+        resumed.release()
+        other = pickle.loads(sent)
+        assert (other.inexact, other.resumed, other.report()) == (resumed.inexact, True, resumed.report())
+        other.fit(2)
+        assert other.inexact == resumed.inexact
         other.release()
         other.stored.storage.close()
 

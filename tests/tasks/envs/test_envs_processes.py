@@ -27,7 +27,7 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.processes.parent import EnvProcessFailed, Processes
-from rekindle.tasks.errors import Hung
+from rekindle.tasks.errors import Hung, StateMismatch
 from rekindle.tasks.runtime import progress
 from test_envs_gym import SPECS as ALL
 from test_envs_gym import SUPPORT, choose, run
@@ -306,6 +306,44 @@ def test_the_number_is_no_part_of_the_identity(tmp_path: Path) -> None:
     whole = PPO("FrozenLake-v1").init(**SMALL)
     whole.fit(3)
     assert (whole.uid, whole.digest) == (task.uid, task.digest)
+
+
+@pytest.mark.usefixtures("nobody_stays")
+def test_the_processes_of_a_learner_end_when_its_last_task_leaves_it() -> None:
+    gc.collect()  # what other tests have left
+    before = len(children())
+    one, two = (PPO("FrozenLake-v1", seed=seed, env_processes=1).init(**SMALL) for seed in (1, 2))
+
+    def running() -> int:
+        return len(children()) - before
+
+    gc.disable()  # it would find learners late, and by chance
+    try:
+        Cohort([one, two]).fit(1)
+        assert running() == 1
+        states = [task.state_dict() for task in (one, two)]
+        one.load_state_dict(states[0])
+        assert running() == 2, "the other task still needs the processes of both"
+        two.load_state_dict(states[1])
+        assert running() == 2
+        Cohort([one, two]).fit(2)
+        assert running() == 1
+        with pytest.raises(StateMismatch, match="unknown more"):
+            one.load_state_dict({**states[0], "learner": {**states[0]["learner"], "more": 1}})
+        one.set_device("cpu")
+        assert running() == 1
+        two.finish()
+        assert running() == 0
+        warm = PPO("FrozenLake-v1", warm_start=states[0]).init(**SMALL)
+        assert running() == 0
+        assert warm.load_report is not None
+        one.fit(3)
+        one.evaluate(2)
+        assert running() == 2
+        one.close()
+        assert running() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("value", [-1, True, 1.5, "2"])
