@@ -281,6 +281,13 @@ class Repeats(Drift):
         return self.show(), -abs(self.x), False, self.t >= self.length, {}
 
 
+class ZeroIsNone(Drift):
+    """Takes seed 0 for no seed."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed or None)
+
+
 class Extra(Drift):
     """Gives more than its space says, which is another object each time."""
 

@@ -66,9 +66,9 @@ def make_env(spec: EnvSpec, generators: Sequence[str] = ()) -> Env:
 
 def _made(spec: EnvSpec, generators: Sequence[str]) -> Env:
     """Create an environment, as `make_env` does."""
-    register(spec)
     with changed_filters(IGNORED), _deprecations_untold(spec):
         with _clear_errors(spec):
+            register(spec)
             env = _constructed(spec)
         try:
             if not is_joint(spec):

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import requires
 from importlib.util import find_spec
+from inspect import signature
+from types import FunctionType
 from typing import NamedTuple
 
 import gymnasium
 
 from ...errors import text_of
+from ..agents.adapter import is_joint
 from ..base.spec import EnvSpec
 
-REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that register ids on request, by module
+REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that do, by module; others have register_envs()
 WORLD = '{{"id": "metaworld:Meta-World/MT1", "kwargs": {{"env_name": "reach-v3"}}}}'
 AGENTS = "pettingzoo/PACKAGE:{name}, such as pettingzoo/mpe2:simple_spread_v3"
 OLD_GYM = (
@@ -74,9 +79,18 @@ PACKAGES = (
 def register(spec: EnvSpec) -> None:
     """Let a package register its ids if it waits for that."""
     module, _, name = spec.id.rpartition(":")
-    if module in REGISTER and name not in gymnasium.registry and find_spec(module) is not None:
-        home, function = REGISTER[module]
-        getattr(import_module(home), function)()
+    if not module or is_joint(spec) or name in gymnasium.registry or not _is_found(module):
+        return
+    home, function = REGISTER.get(module, (module, "register_envs"))
+    registers = getattr(import_module(home), function, None)
+    if isinstance(registers, FunctionType) and not signature(registers).parameters and name not in gymnasium.registry:
+        registers()
+
+
+def _is_found(module: str) -> bool:
+    with suppress(ImportError, ValueError):  # not the name of a module
+        return find_spec(module) is not None
+    return False
 
 
 def advice(spec: EnvSpec) -> str:
@@ -87,11 +101,21 @@ def advice(spec: EnvSpec) -> str:
         return f"; it is a class: register it with an id, {register} in {module}, and write {spec.id}-v0"
     package = next((package for package in PACKAGES if re.match(package.ids, name)), None)
     if package is None:
-        return ""
+        return "".join(f"; write {wanted}" for wanted in [*_spellings(module, name)][:1])
     wanted = (package.form or "{module}:{name}").format(module=package.module, name=name)
     missing = find_spec((package.needs or package.module).partition(".")[0]) is None
     steps = [f"pip install {package.install}"] * missing + [f"write {wanted}"] * (wanted != spec.id)
     return f"; {', and '.join(steps)}" if steps else ""
+
+
+def _spellings(module: str, name: str) -> Iterator[str]:
+    """Yield this name in other namespaces, and behind other modules."""
+    prefix = f"{module}:" if module else ""
+    yield from (f"{prefix}{id}" for id in gymnasium.registry if id.endswith(f"/{name}"))
+    package = module or name.rpartition("/")[0]
+    for home in (package, f"{package}.envs"):
+        if home not in sys.modules and _is_found(home):
+            yield f"{home}:{name}"
 
 
 def cure(spec: EnvSpec, error: Exception) -> str:

@@ -46,6 +46,7 @@ SHORT, SHORT_STEPS = 24, 6  # short episodes: what survives a reset shows at the
 TOTAL = 1_500  # steps of a whole test, about, if it finds nothing
 LONG = 10.0  # seconds after which a warning tells that it takes long
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
+NOT_ZERO = 2**30  # a seed
 DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
 
 
@@ -364,6 +365,8 @@ def _compare(trial: _Trial, draw: int) -> Restore:
 
     for episode in (plan[0], plan[differ[0]]):
         if (difference := _difference(_alone(trial, episode), _alone(trial, episode))) is not None:
+            if episode.seed == 0 and _repeats(trial, episode._replace(seed=NOT_ZERO)):
+                return _without_zero(trial, draw)
             return Restore(
                 "restart", False, f"two new environments with the same seed and actions differ in {difference}"
             )
@@ -409,6 +412,21 @@ def _remembering(
         advice.append(f"{trial.spec.id}: {repeated}")
     reason = f"{remembered}, so each epoch begins with new environments"
     return Restore("restart", True, reason, advice=tuple(advice))
+
+
+def _repeats(trial: _Trial, episode: Episode) -> bool:
+    """Return whether two new environments play an episode alike."""
+    return _difference(_alone(trial, episode), _alone(trial, episode)) is None
+
+
+def _without_zero(trial: _Trial, draw: int) -> Restore:
+    """Return the way for environments that take seed 0 for none.
+
+    A training's episodes have seeds up to 2**31, so that one has seed 0 hardly ever.
+    """
+    restore = _compare(trial, draw + 1)
+    advice = f"{trial.spec.id}: reset takes seed 0 for no seed; write `if seed is not None` where it says `if seed`"
+    return replace(restore, advice=(*restore.advice, advice))
 
 
 def _statistics(env: Env, spec: EnvSpec) -> str | None:

@@ -181,6 +181,7 @@ def test_the_generators_of_the_process_are_left_as_they_were() -> None:
     [
         ("Extra", "replay", True, "in used and in new environments"),
         ("Drift", "replay", True, "in used and in new environments"),
+        ("ZeroIsNone", "replay", True, "in used and in new environments"),
         ("Sticky", "replay", True, "so each episode has a new environment"),
         ("ClassCounter", "restart", False, "environments of one process share what they depend on"),
         ("LateImage", "restart", False, "two new environments with the same seed and actions differ"),
@@ -208,6 +209,15 @@ def test_a_seed_without_effect_is_told_with_restarts() -> None:
     assert task.inexact == []
     assert any("each epoch repeats the same episodes, since the seed has no effect" in text for text in task.advice)
     assert task.advice[-1] in task.summary()
+
+
+def test_an_environment_that_takes_seed_0_for_none_resumes_exactly_and_is_told(url: str) -> None:
+    whole = trained("ZeroIsNone")
+    make("ZeroIsNone", storage=Store(url)).fit(1)
+    resumed = trained("ZeroIsNone", storage=Store(url))
+    assert (resumed.digest, resumed.inexact, whole.inexact) == (whole.digest, [], [])
+    [advice] = whole.advice
+    assert advice.endswith("reset takes seed 0 for no seed; write `if seed is not None` where it says `if seed`")
 
 
 @pytest.mark.parametrize(

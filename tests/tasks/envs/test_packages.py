@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -50,6 +51,48 @@ def test_a_package_that_registers_on_request_is_asked(monkeypatch: pytest.Monkey
             assert isinstance(make_env(EnvSpec("asked_for:Asked/Walk-v1")).unwrapped, own_envs.BoxWalk)
     finally:
         gym.registry.pop("Asked/Walk-v1", None)
+
+
+def test_a_package_with_the_usual_function_is_asked_and_another_one_of_its_name_is_not(monkeypatch: Any) -> None:
+    module = ModuleType("asks_too")
+    module.__spec__ = own_envs.__spec__
+    monkeypatch.setitem(sys.modules, "asks_too", module)
+    monkeypatch.setattr(module, "register_envs", gym.register_envs, raising=False)  # it takes a module
+    with pytest.raises(EnvSpecError, match="AsksToo` doesn't exist"):
+        make_env(EnvSpec("asks_too:AsksToo-v1"))
+    monkeypatch.setattr(module, "register_envs", lambda: gym.register("AsksToo-v1", own_envs.BoxWalk))
+    try:
+        assert isinstance(make_env(EnvSpec("asks_too:AsksToo-v1")).unwrapped, own_envs.BoxWalk)
+    finally:
+        gym.registry.pop("AsksToo-v1", None)
+
+
+def test_a_namespace_whose_module_was_not_imported_is_answered_with_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """Gymnasium asks to install the package, though it is; one that registers in `envs` is common, too."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, at in (("plain_games", ""), ("nested_games", "envs")):
+        home = tmp_path / name / at
+        home.mkdir(parents=True)
+        (tmp_path / name / "__init__.py").touch()
+        line = f"import gymnasium, own_envs\ngymnasium.register('{name}/Walk-v0', own_envs.BoxWalk)\n"
+        (home / "__init__.py").write_text(line)
+    steps = [
+        ("plain_games/Walk-v0", "plain_games:plain_games/Walk-v0"),
+        ("plain_games:Walk-v0", "plain_games:plain_games/Walk-v0"),
+        ("nested_games/Walk-v0", "nested_games:nested_games/Walk-v0"),
+        ("nested_games:nested_games/Walk-v0", "nested_games.envs:nested_games/Walk-v0"),
+    ]
+    try:
+        for typed, advised in steps:
+            with pytest.raises(EnvSpecError, match=f"; write {advised}$"):
+                make_env(EnvSpec(typed))
+            if typed != "nested_games/Walk-v0":
+                assert isinstance(make_env(EnvSpec(advised)).unwrapped, own_envs.BoxWalk)
+    finally:
+        for name in ("plain_games", "nested_games"):
+            gym.registry.pop(f"{name}/Walk-v0", None)
+            for module in (name, f"{name}.envs"):
+                sys.modules.pop(module, None)
 
 
 def test_games_of_atari_have_their_older_ids() -> None:
