@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WHO = "probe"
 GOES_ON = 'to end such episodes and go on, write {"id": ..., "on_error": "restart"}'
-DARK = 25  # largest pixel, of 255, of images that are hardly seen
 UNLEARNED = {"random": "random actions", "untrained": "untrained policies"}  # by name of their baseline
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
@@ -127,9 +126,9 @@ def _probe(runner: StudyRunner) -> None:
 def _opening(config: Config, algorithm: type[Task], results: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for the first trials that a probe chooses."""
     from ..study.portfolio import scaling_option
-    from ..study.widening import scaling_switches
+    from ..study.widening import scaling_values
 
-    opening = scaling_option(config, algorithm, scaling_switches(config, results))
+    opening = scaling_option(config, algorithm, scaling_values(config, results))
     if opening and EVAL_STEPS in config.options:
         opening[EVAL_STEPS] = eval_steps_of(replace(config, options={**config.options, **opening}), algorithm)
     return opening
@@ -260,6 +259,8 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
 
 def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
     """Return what is unusual about the environment, a line each."""
+    from ..study.widening import is_dark  # imports NumPy
+
     texts = []
     if probe.slow is not None:
         texts.append(f"a step takes {probe.slow:.3g} s, which is too slow for a probe; use many --workers")
@@ -282,12 +283,12 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
         texts.append("no reward was other than 0; if there is none at all, nothing can be learned from it")
     if probe.observations is not None and probe.observations.high == 0:
         texts.append("all observations are equal, so that a policy cannot react to anything")
-    if probe.largest_pixel is not None and 0 < probe.largest_pixel <= DARK:
-        texts.append(
-            f"no number of an image was above {probe.largest_pixel}, so that networks see at most "
-            f"{probe.largest_pixel / 255:.2g} where they expect 1; if they are codes, tell the largest that "
-            f'there can be: {{"id": ..., "scale": {probe.largest_pixel}}}, or more'
-        )
+    if is_dark(probe.largest_pixel):
+        start = f"no number of an image was above {probe.largest_pixel}, of 255"
+        if scaled := [name for name in wider if name.endswith("model.largest_pixel")]:
+            texts.append(f"{start}, so that many trials scale them ({', '.join(scaled)})")
+        else:
+            texts.append(f"{start}; if that is so of all, --set model.largest_pixel={probe.largest_pixel} scales them")
     if curious := [name for name in wider if name.endswith("rnd.use")]:
         texts.append(
             "random actions hardly ever earn another reward than usual, so one trial in four explores by curiosity "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import zip_longest
@@ -75,35 +75,35 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
     return _option(first_trials, size) if len(first_trials) > 1 else {}
 
 
-def scaling_option(config: Config, algorithm: type[Task], switches: Collection[str]) -> dict[str, Any]:
+def scaling_option(config: Config, algorithm: type[Task], scaling: Mapping[str, Any]) -> dict[str, Any]:
     """Return the portfolio that scales what a probe found far from 1.
 
-    The study's portfolio keeps its first trial, the defaults, and its others use the switches; where there is none, it
+    The study's portfolio keeps its first trial, the defaults, and its others use these values; where there is none, it
     becomes the defaults without and with these. {} means that nothing changes.
 
     Args:
-        config: configuration of a study without trials, which searches the switches.
+        config: configuration of a study without trials, which searches the hyperparameters.
         algorithm: class of its tasks.
-        switches: see `widening.scaling_switches`.
+        scaling: see `widening.scaling_values`.
     """
-    if not switches or not config.options.get(OPENS):
+    if not scaling or not config.options.get(OPENS):
         return {}
     defaults, *others = config.portfolio or ({}, {})
-    scaling = [_scaling(config, algorithm, other, switches) for other in others]
-    if not any(scaling):
+    values_of_others = [_scaling(config, algorithm, other, scaling) for other in others]
+    if not any(values_of_others):
         return {}
     trials = _trial(config, algorithm, defaults)
-    for other, values in zip(others, scaling, strict=True):
+    for other, values in zip(others, values_of_others, strict=True):
         trials |= _trial(config, algorithm, {**other, **values})
     return _option([*trials.values()], config.trials[0])
 
 
 def _scaling(
-    config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any], switches: Collection[str]
+    config: Config, algorithm: type[Task], hyperparameters: Mapping[str, Any], scaling: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the searched values that scale in a trial, by dotted name."""
     name = algorithm.chosen(config.env, {**config.fixed, **hyperparameters})[0].name
-    values: dict[str, Any] = dict.fromkeys(switches, True)
+    values = dict(scaling)
     if "scale_reward" in values:
         values["entropy.alpha"] = SMALL_ENTROPY
     return {path: value for path, value in algorithm.named(name, values).items() if path in config.open}

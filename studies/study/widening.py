@@ -23,6 +23,7 @@ SAME = 0.9  # share of them with one return, from which rewards are sparse
 FAR = 10.0  # times that numbers are larger or smaller than 1
 RARELY, OFTEN = "choices({False: 3, True: 1})", "choices([False, True])"
 SCALED = {"normalize_obs": "observations", "scale_reward": "rewards"}  # what these hyperparameters scale
+PIXEL = "model.largest_pixel"  # hyperparameter that scales images
 FURTHER = 0.1  # the smallest 1 - gamma times the longest episode's steps: beyond, discounts change little
 
 
@@ -53,22 +54,37 @@ def is_far_from_one(moments: Mapping[str, float | None] | None) -> bool:
     return largest > FAR or 0 < largest < 1 / FAR
 
 
-def scaling_switches(config: Config, probe: Mapping[str, Any]) -> list[str]:
-    """Return the hyperparameters that scale what a probe found far from 1.
+def is_dark(largest_pixel: int | None) -> bool:
+    """Return whether all numbers of images are small, but not all 0.
+
+    Networks see none as more than 0.1.
+
+    Args:
+        largest_pixel: their largest number, of 255; None without images.
+    """
+    return largest_pixel is not None and 0 < largest_pixel <= 255 / FAR
+
+
+def scaling_values(config: Config, probe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters that scale what is far from 1.
 
     A warm start decides how observations are seen.
     """
     if probe["slow"] is not None:  # what it found depends on the machine
-        return []
-    switches = [name for name, scaled in SCALED.items() if is_far_from_one(probe[scaled])]
-    return [name for name in switches if name != "normalize_obs" or "warm_start" not in config.options]
+        return {}
+    values: dict[str, Any] = {name: True for name, scaled in SCALED.items() if is_far_from_one(probe[scaled])}
+    if is_dark(probe.get("largest_pixel")):
+        values[PIXEL] = probe["largest_pixel"]
+    is_warm = "warm_start" in config.options
+    return {name: value for name, value in values.items() if name == "scale_reward" or not is_warm}
 
 
 def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> dict[str, str]:
     """Return the priors that a study changes after its probe.
 
     Names are dotted. Where rewards are sparse, curiosity is searched (random network distillation, Burda et al. 2019,
-    arXiv:1810.12894). Where observations or rewards are far from 1, their scaling is. Where episodes are longer than
+    arXiv:1810.12894). Where observations or rewards are far from 1, their scaling is, so that every other trial scales.
+    Where episodes are longer than
     the horizon of the largest discount factor, larger ones are.
 
     Args:
@@ -78,12 +94,13 @@ def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> 
     """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
-    if not config.options.get(WIDENS) or probe["slow"] is not None:  # as in `scaling_switches`
+    if not config.options.get(WIDENS) or probe["slow"] is not None:  # as in `scaling_values`
         return {}
     env, fixed, searched = EnvSpec.of(config.env), unflatten(config.fixed), {*config.open}
     priors, before = dict[str, str](), open_space(algorithm, env, fixed, {}).priors()
     useful = {"rnd.use": RARELY} if is_sparse(probe) else {}
-    useful |= dict.fromkeys(scaling_switches(config, probe), OFTEN)
+    for name, value in scaling_values(config, probe).items():
+        useful[name] = OFTEN if value is True else f"choices([{value}, 255])"
     for name in algorithm.learner.open_space(env, fixed).flat():
         switch = next((switch for switch in useful if f".{name}".endswith(f".{switch}")), None)
         if switch is None or name in searched:

@@ -34,7 +34,7 @@ from ..experience.rollout import Agent, StepNoise
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.distributions import Categorical, Numbers
-from ..networks.encoders import ENCODERS, check_encoder, encoder_choice, encoder_for, unused_width
+from ..networks.encoders import ENCODERS, check_encoder, encoder_for, encoder_space, unused_in_model
 from ..networks.layer_norm import LayerNormMLP
 from ..networks.masked_logits import FORBIDDEN
 from ..networks.mlp import Network, Parameters, actor_layers, initialize, shapes_of
@@ -117,7 +117,7 @@ class PQNLearner(Learner):
             hidden=sizes(2, 65536, silent=True),
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
             activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
-            encoder=encoder_choice(),
+            **encoder_space(),
         ),
         exploration=epsilon_space(),
         gamma=near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -161,7 +161,7 @@ class PQNLearner(Learner):
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
-        return unused_width(fixed)
+        return unused_in_model(env, fixed)
 
     def build(self) -> None:
         hp, envs = self.hp, self.envs

@@ -19,7 +19,7 @@ from ..checkpoint.member_state import Stacked
 from ..cuda.graphs import captured
 from ..envs.base.masks import actor_columns_in, mask_in
 from .distributions import Distribution, distribution_for, finite
-from .encoders import ENCODERS, Encoder, SharedLayers, encoder_choice, encoder_for
+from .encoders import ENCODERS, Encoder, SharedLayers, encoder_for, encoder_space
 from .goal_conditioning import GoalEncoder, goal_choice
 from .masked_logits import allowed_in, masked_logits
 from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
@@ -46,7 +46,7 @@ def model_space() -> Space:
         activation=categorical("tanh", "relu", "silu", "elu", default="tanh", structural=True),
         std_init=log_real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0)),
         memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
-        encoder=encoder_choice(),
+        **encoder_space(),
         goal_conditioning=goal_choice(),
     )
 

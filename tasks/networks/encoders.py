@@ -11,9 +11,9 @@
     flat            fully_connected              1 x 1         none: every byte is one number (nature below 5 x 5)
     module:Class                                               a module of your own, see `own_encoders`
 
-Inputs are bytes divided by 255. In a Dict or Tuple with images, each image has its own encoder, and all other parts are
-numbers next to the features. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers'
-dense layers.
+Inputs are bytes divided by `model.largest_pixel`. In a Dict or Tuple with images, each image has its own encoder, and
+all other parts are numbers next to the features. The perceptrons behind the encoder (`model.width`, `model.layers`)
+replace the papers' dense layers.
 
 Notation: P members, B batch, H x W pixels of C channels.
 """
@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...spaces import Dimension, entry
+from ...spaces import Dimension, entry, integer
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import MixedShape, Observations
+from ..envs.base.encode import PIXEL, MixedShape, Observations
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
 from ..rng import streams
@@ -74,12 +74,13 @@ class Flat(Unlearned):
 
     smallest = 1
 
-    def __init__(self, prefix: str, image_shape: tuple[int, ...]):
+    def __init__(self, prefix: str, image_shape: tuple[int, ...], largest: int = PIXEL):
         super().__init__(math.prod(image_shape))
+        self.largest = largest
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Map (P, B, H, W, C) bytes to (P, B, features)."""
-        return obs.flatten(2).float() / 255
+        return obs.flatten(2).float() / self.largest
 
 
 class ImageNetwork:
@@ -91,14 +92,18 @@ class ImageNetwork:
 
     smallest: ClassVar[int]  # smallest height and width in pixels
 
-    def __init__(self, prefix: str, image_shape: tuple[int, ...]):
+    def __init__(self, prefix: str, image_shape: tuple[int, ...], largest: int = PIXEL):
+        """Declare the filters for images (H, W, C) of bytes.
+
+        The network sees the `largest` one as 1.
+        """
         height, width, channels = image_shape
         if min(height, width) < self.smallest:
             least = f"{self.smallest} x {self.smallest}"
             raise ValueError(
                 f"{type(self).__name__} needs images of at least {least} pixels, but got {image_shape}; resize them"
             )
-        self.prefix = prefix
+        self.prefix, self.largest = prefix, largest
         self.shapes: Shapes = {}
         self.gains: dict[str, float] = {}
         self.features = self.build(height, width, channels)
@@ -124,7 +129,7 @@ class ImageNetwork:
         """Map (P, B, H, W, C) bytes to (P, B, features)."""
         outputs = []
         for member, batch in enumerate(obs):
-            x = batch.permute(0, 3, 1, 2).float() / 255
+            x = batch.permute(0, 3, 1, 2).float() / self.largest
             outputs.append(self.forward({name: tensors[name][member] for name in self.shapes}, x).flatten(1))
         return torch.stack(outputs)
 
@@ -224,12 +229,17 @@ ENCODERS: dict[str, type[ImageNetwork] | type[Flat]] = {
 }
 
 
-def encoder_choice() -> Dimension:
-    """Return the hyperparameter `model.encoder`.
+def encoder_space() -> dict[str, Dimension]:
+    """Return the hyperparameters of the encoder in `model`.
 
-    It was added later, so its default is silent and keeps earlier uids.
+    They were added later, so their defaults are silent and keep earlier uids.
     """
-    return entry(*ENCODERS, group=GROUP, default=DEFAULT, structural=True, search=False, silent=True)
+    rest: dict[str, Any] = {"structural": True, "search": False, "silent": True}
+    help = "number of an image that the encoder sees as 1: of the codes of a grid world, the largest one"
+    return {
+        "encoder": entry(*ENCODERS, group=GROUP, default=DEFAULT, **rest),
+        "largest_pixel": integer(1, PIXEL, default=PIXEL, help=help, **rest),
+    }
 
 
 class Mixed:
@@ -320,10 +330,10 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
     if isinstance(obs_shape, MixedShape):
         return Mixed(model, prefix, obs_shape)
     if model.encoder not in ENCODERS:
-        return OwnEncoder(prefix, model.encoder, obs_shape)
+        return OwnEncoder(prefix, model.encoder, obs_shape, model.largest_pixel)
     if len(obs_shape) == 1:
         return Unlearned(obs_shape[0])
-    return ENCODERS[fitting(model.encoder, obs_shape)](prefix, obs_shape)
+    return ENCODERS[fitting(model.encoder, obs_shape)](prefix, obs_shape, model.largest_pixel)
 
 
 def fitting(name: str, image_shape: tuple[int, ...]) -> str:
@@ -337,10 +347,12 @@ def fitting(name: str, image_shape: tuple[int, ...]) -> str:
     return "small" if size >= ENCODERS["small"].smallest else "flat"
 
 
-def unused_width(fixed: Mapping[str, Any]) -> list[str]:
-    """Return ["model.width"] if fixed values leave it without effect, else []."""
+def unused_in_model(env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+    """Return hyperparameters of `model` without effect in an environment."""
     others = (fixed.get(f"model.{name}", "none") for name in ("memory", "goal_conditioning"))
-    return ["model.width"] if fixed.get("model.hidden") and all(other == "none" for other in others) else []
+    names = ["model.width"] if fixed.get("model.hidden") and all(other == "none" for other in others) else []
+    is_vector = Observations(spaces_of(env).observation, env.id).kind == "vector"
+    return [*names, "model.largest_pixel"] if is_vector else names
 
 
 def check_encoder(model: Mapping[str, Any], env: EnvSpec, subject: str) -> None:
@@ -355,10 +367,15 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, subject: str) -> None:
         BadEncoder: a user's own encoder cannot be used.
     """
     obs = Observations(spaces_of(env).observation, env.id)
-    name = model["encoder"]
+    name, largest = model["encoder"], model["largest_pixel"]
+    if obs.kind == "vector" and largest != PIXEL:
+        raise UnsupportedSpace(
+            f"{subject}: model.largest_pixel scales images, but got {largest} for vectors of {obs.shape[0]} numbers; "
+            "leave model.largest_pixel out, or set normalize_obs"
+        )
     if name not in ENCODERS:
         try:
-            encoder_for(SimpleNamespace(encoder=name), "features", obs.shape)
+            encoder_for(SimpleNamespace(**model), "features", obs.shape)
         except BadEncoder as error:
             raise BadEncoder(f"{subject}: {error}") from error
         return

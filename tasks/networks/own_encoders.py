@@ -47,18 +47,19 @@ class BadEncoder(ValueError):
 class OwnEncoder:
     """A user's module for P members; an `Encoder`."""
 
-    def __init__(self, prefix: str, text: str, obs_shape: tuple[int, ...]):
+    def __init__(self, prefix: str, text: str, obs_shape: tuple[int, ...], largest: int):
         """Build the module once, to learn its shapes.
 
         Args:
             prefix: prefix of the parameters' names.
             text: the class with its arguments.
             obs_shape: (D,) for vectors or (H, W, C) for images.
+            largest: byte of images that is 1 for the module.
 
         Raises:
             BadEncoder: the module cannot be built, or does not return features.
         """
-        self.prefix, self.text, self.image = prefix, text, len(obs_shape) == 3
+        self.prefix, self.text, self.image, self.largest = prefix, text, len(obs_shape) == 3, largest
         self.obs_shape = (obs_shape[2], *obs_shape[:2]) if self.image else obs_shape
         self.make = constructor(text, self.obs_shape)
         self.module = self._seeded(0)
@@ -79,7 +80,7 @@ class OwnEncoder:
         for member, batch in enumerate(obs):
             weights = {name: tensors[f"{self.prefix}.{name}"][member] for name in names}
             # A copy is aligned like any new array, whatever the member's place in the batch.
-            x = batch.permute(0, 3, 1, 2).float() / 255 if self.image else batch.clone()
+            x = batch.permute(0, 3, 1, 2).float() / self.largest if self.image else batch.clone()
             features.append(functional_call(self.module, weights, (x,)))
         return torch.stack(features)
 

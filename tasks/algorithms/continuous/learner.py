@@ -28,7 +28,7 @@ from ...experience.replay_buffer import Index
 from ...experience.returns import clipped_square, critic_loss_choice
 from ...experience.sequence_replay import Sequences, sequence_space
 from ...networks.dropout import Dropout
-from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder
+from ...networks.encoders import ENCODERS, encoder_space, needs_encoder
 from ...networks.mlp import MLP, actor_layers, critic_layers
 from ...networks.optimizers import Clipped, network_spans, norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
@@ -122,7 +122,7 @@ def model_space(**more: Dimension) -> Space:
         layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
         activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
         memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
-        encoder=encoder_choice(),  # for images; policy and critics share it, see `image_networks`
+        **encoder_space(),  # for images; policy and critics share it, see `image_networks`
         **sequence_space(),
         **more,
     )

@@ -27,7 +27,7 @@ from ...errors import UnsupportedSpace
 from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import clipped_square, critic_loss_choice
 from ...experience.sequence_replay import Sequences, sequence_space
-from ...networks.encoders import Unlearned, encoder_choice
+from ...networks.encoders import Unlearned, encoder_space
 from ...networks.masked_logits import FORBIDDEN, allowed_in
 from ...networks.optimizers import norms, optimizer_of, optimizer_space, schedule_space
 from ...rng.draws import Normals
@@ -76,7 +76,7 @@ def model_space() -> Space:
         layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
         activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
         dueling=categorical(False, True, default=False, structural=True),
-        encoder=encoder_choice(),
+        **encoder_space(),
         memory=categorical("none", "lstm", "gru", default="none", **rest),
         **sequence_space(),
         noisy=categorical(False, True, default=False, **rest, help="explore by noise in the weights (noisy networks)"),

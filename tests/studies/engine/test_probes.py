@@ -205,11 +205,13 @@ def test_bad_environments_get_a_line_each() -> None:
         ),
         (
             {"largest_pixel": 10},
-            "no number of an image was above 10, so that networks see at most 0.039 where they expect 1; if they are "
-            'codes, tell the largest that there can be: {"id": ..., "scale": 10}, or more',
+            "no number of an image was above 10, of 255; if that is so of all, --set model.largest_pixel=10 scales "
+            "them",
         ),
     ]:
         assert described(GOOD | change).warnings == [line]
     assert described(GOOD | {"largest_pixel": 200}).warnings == []
+    [scaled] = described(GOOD | {"largest_pixel": 10}, wider=["ppo.model.largest_pixel"]).warnings
+    assert scaled.endswith(", of 255, so that many trials scale them (ppo.model.largest_pixel)")
     assert "The agents' rewards add up to 0 in every step." in described(GOOD | {"zero_sum": True}).text
     assert probes.baselines_text({}) == ""

@@ -158,7 +158,7 @@ def test_all_algorithms_scale_what_is_far_from_one_but_the_first() -> None:
     far = {"mean": 300.0, "high": 1.0}
     probe = {"slow": None, "random": [0.0, 1.0, 2.0], "lengths": [200], "zero_rewards": 0.0, "observations": far}
     wider = replace(config, space={**config.space, **widened(config, auto, {**probe, "rewards": far})})
-    first, *others = scaling_option(wider, auto, ["normalize_obs", "scale_reward"])["portfolio"]["trials"]
+    first, *others = scaling_option(wider, auto, {"normalize_obs": True, "scale_reward": True})["portfolio"]["trials"]
     assert not first["ppo.normalize_obs"]
     for values in others:
         name = values["algorithm"]

@@ -18,7 +18,8 @@ from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.study.widening import is_far_from_one, is_sparse, widened
+from rekindle.studies.study.portfolio import scaling_option
+from rekindle.studies.study.widening import is_dark, is_far_from_one, is_sparse, scaling_values, widened
 
 PROBE: dict[str, Any] = {
     "random": [-200.0] * 9, "zero_rewards": 0.0, "lengths": [200] * 9, "slow": None, "observations": None,
@@ -92,11 +93,32 @@ def test_scaling_is_searched_where_observations_or_rewards_are_far_from_one() ->
     assert not widened(kept, sac, {**VARIED, "observations": far})
 
 
+@pytest.mark.parametrize(("largest", "dark"), [(None, False), (0, False), (1, True), (25, True), (26, False)])
+def test_images_are_dark_if_all_their_numbers_are_small(largest: int | None, dark: bool) -> None:
+    assert is_dark(largest) == dark
+
+
+@pytest.mark.parametrize("task", ["ppo", "dqn", "pqn"])
+def test_dark_images_are_scaled_by_their_largest_number(task: str) -> None:
+    algorithm, config = rekindle.tasks.load(task), config_of("own_envs:ImageWalk-v0", task)
+    probe = {**VARIED, "largest_pixel": 10}
+    wider = widened(config, algorithm, probe)
+    assert wider.keys() == {"model.largest_pixel"}
+    assert wider["model.largest_pixel"].startswith("choices([10, 255], default_value=255")
+    config = replace(config, space={**config.space, **wider})
+    first, *others = scaling_option(config, algorithm, scaling_values(config, probe))["portfolio"]["trials"]
+    assert first["model.largest_pixel"] == 255
+    assert others
+    assert {other["model.largest_pixel"] for other in others} == {10}
+    assert not widened(config_of("own_envs:ImageWalk-v0", task), algorithm, {**VARIED, "largest_pixel": 200})
+
+
 def test_a_warm_start_decides_how_observations_are_seen() -> None:
     sac, config = rekindle.tasks.load("sac"), config_of("Pendulum-v1", "sac")
     config = replace(config, options={**config.options, "warm_start": "digest"})
     far = {"mean": 300.0, "high": 1.0}
     assert widened(config, sac, {**VARIED, "observations": far, "rewards": far}).keys() == {"scale_reward"}
+    assert not scaling_values(config, {**VARIED, "largest_pixel": 10})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from rekindle import A2C, DQN, PPO, PPO2, SAC, SVPG
+from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.networks.encoders import (
@@ -41,8 +42,8 @@ def as_in_training(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def made(name: str, shape: tuple[int, ...]) -> Encoder:
-    return encoder_for(SimpleNamespace(encoder=name), "features", shape)
+def made(name: str, shape: tuple[int, ...], largest: int = 255) -> Encoder:
+    return encoder_for(SimpleNamespace(encoder=name, largest_pixel=largest), "features", shape)
 
 
 def build(encoder: Encoder, seeds: list[int]) -> Parameters:
@@ -159,10 +160,26 @@ def test_flat_is_every_byte_over_255_and_learns_nothing() -> None:
 
 def test_vectors_are_left_as_they_are() -> None:
     x = torch.randn(2, 3, 7)
-    encoder = encoder_for(SimpleNamespace(encoder="nature"), "features", (7,))
+    encoder = made("nature", (7,))
     assert isinstance(encoder, Unlearned)
     assert encoder.features == 7
     assert encoder({}, x) is x
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_largest_pixel_is_one_for_the_network(name: str) -> None:
+    shape = (40, 40, 3)
+    plain, scaling = made(name, shape), made(name, shape, 51)
+    parameters, codes = build(plain, [1, 2]), images(2, 3, shape) % 52
+    torch.testing.assert_close(scaling(parameters.views, codes), plain(parameters.views, codes * 5))
+
+
+@pytest.mark.parametrize("task", [PPO, DQN])
+def test_the_largest_pixel_of_vectors_is_refused(task: type[Task]) -> None:
+    with pytest.raises(UnsupportedSpace, match=r"largest_pixel scales images, but got 10 for vectors of 4 numbers; "):
+        task("CartPole-v1", seed=0).init(model={"largest_pixel": 10})
+    assert "model.largest_pixel" in task.learner.without_effect(EnvSpec.of("CartPole-v1"), {})
+    assert "model.largest_pixel" not in task.learner.without_effect(EnvSpec.of(TINY), {})
 
 
 def test_filters_begin_orthogonal() -> None:

@@ -67,7 +67,7 @@ class TestSAC(VariantSuite):
 
 
 def test_first_weights_are_the_constructors_with_the_members_own_stream() -> None:
-    encoder = encoder_for(SimpleNamespace(encoder=POPULATION), "features", (4,))
+    encoder = encoder_for(SimpleNamespace(encoder=POPULATION, largest_pixel=255), "features", (4,))
     parameters = Parameters(encoder.shapes, 2)
     before = torch.get_rng_state()
     for member, seed in enumerate((3, 4)):
