@@ -6,7 +6,9 @@ Algorithms are imported on first use; this module imports neither them nor `Task
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import PurePath
 from typing import Any
@@ -61,6 +63,20 @@ def load(name: str) -> type[Any]:
         )
     task: type[Any] = TASKS.load(name)
     return task
+
+
+def sendable(task_class: type[Any]) -> type[Any] | str:
+    """Return what another process finds a class by: itself, or its name.
+
+    A class that `load` has made, such as that of a program, is no attribute of a module.
+    """
+    try:
+        pickle.dumps(task_class)
+    except (pickle.PicklingError, AttributeError):
+        with suppress(ValueError):
+            if load(task_class.name) is task_class:
+                return str(task_class.name)
+    return task_class
 
 
 def task_of(identity: Mapping[str, Any], **options: Any) -> Any:

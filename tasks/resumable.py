@@ -20,6 +20,7 @@ from .envs import EnvSpec
 from .errors import EpisodesLost, NotInitialized, StateMismatch
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
+from .registry import load, sendable
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES, EVALUATION_SEED
 from .runtime.fingerprint import InexactWarning, code_of
 from .runtime.guard import BadResumeGuard
@@ -132,7 +133,7 @@ class Resumable:
         options |= {"warm_start": self.warm_start, "demonstrations": self.demonstrations}
         options |= {"device": str(self.device), "storage": self.stored.storage, "snapshots": self.stored.snapshots}
         if self._identity is None:
-            return _unpickled, (type(self), self.env, options, self.fixed, None)
+            return _unpickled, (sendable(type(self)), self.env, options, self.fixed, None)
         rest = (
             self._identity,
             self.uid,
@@ -141,7 +142,7 @@ class Resumable:
             self.state_dict(),
             self.stored.portable(),
         )
-        return _unpickled, (type(self), self.env, options, self.fixed, rest)
+        return _unpickled, (sendable(type(self)), self.env, options, self.fixed, rest)
 
     def arrive(self) -> None:
         """Resume from the storage if another process sent the task."""
@@ -670,10 +671,11 @@ class Resumable:
 
 
 def _unpickled(
-    algorithm: type[Resumable], env: EnvSpec, options: Mapping[str, Any], fixed: Mapping[str, Any], rest: Any
+    algorithm: type[Resumable] | str, env: EnvSpec, options: Mapping[str, Any], fixed: Mapping[str, Any], rest: Any
 ) -> Resumable:
     """Return the task that `Task.__reduce__` describes."""
-    task = algorithm(env, **options, **unflatten(fixed))
+    task_class = load(algorithm) if isinstance(algorithm, str) else algorithm
+    task: Resumable = task_class(env, **options, **unflatten(fixed))
     if rest is not None:
         task._identity, task.uid, task.suggested_epochs, task.load_report, state, record = rest
         task.load_state_dict(state)

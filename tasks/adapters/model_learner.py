@@ -289,6 +289,9 @@ class SB3Learner(BaseLearner):
     def inexact(self, member: int) -> list[str]:
         return self.envs.inexact(member)
 
+    def advice(self) -> tuple[str, ...]:
+        return self.envs.advice
+
     def cure(self, member: int) -> str:
         return self.envs.faults.get(member) or super().cure(member)
 

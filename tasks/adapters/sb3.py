@@ -44,12 +44,14 @@ class Library(NamedTuple):
         packages: its packages, by what pip calls them.
         names: names of its algorithms.
         below: what pip calls packages on which their last bits depend, too.
+        version: version of their tasks, as algorithms have one.
     """
 
     title: str
     packages: Mapping[str, str]
     names: Collection[str]
     below: Collection[str] = ()
+    version: int = 1
 
     def has(self, algorithm: type) -> bool:
         """Return whether a class is one of the algorithms."""
@@ -64,7 +66,9 @@ LIBRARIES = {
     "sb3": Library(
         "Stable-Baselines3", {"stable-baselines3": "stable_baselines3", "sb3-contrib": "sb3_contrib"}, [*SPACES]
     ),
-    "sbx": Library("sbx", {"sbx-rl": "sbx"}, OF_SBX, ["stable-baselines3", "jax", "jaxlib", "flax", "optax"]),
+    "sbx": Library(
+        "sbx", {"sbx-rl": "sbx"}, OF_SBX, ["stable-baselines3", "jax", "jaxlib", "flax", "optax"], version=2
+    ),
 }
 DROQ = (
     "; it is SAC with dropout, sbx:SAC with --set gradient_steps=20 --set policy_delay=20 --set "
@@ -200,4 +204,5 @@ def model(name: str) -> type[Task]:
     about = {"__module__": __name__, "__doc__": f"{short} of {library.title}."}
     learner_class = type(f"{algorithm.__name__}Learner", (learner,), content)
     named = short if prefix == "sb3" else name  # `__getattr__` finds it under this name
-    return type(named, (Task,), {"name": name, "learner": learner_class, **about})
+    content = {"name": name, "version": library.version, "learner": learner_class, **about}
+    return type(named, (Task,), content)

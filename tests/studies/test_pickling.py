@@ -15,9 +15,19 @@ from rekindle.studies.engine.lineage import lineage
 from rekindle.studies.errors import LeaseLost, TaskBusy
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.supervisor import Interrupted
-from rekindle.tasks import record
+from rekindle.tasks import load, record
+from rekindle.tasks.adapters.program_commands import ProgramCommand
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from rekindle.tasks.checkpoint.state import difference
+
+
+class Renamed(Surrogate):
+    name = "another"
+
+
+PROGRAM = ProgramCommand.of(
+    ["python", "train.py", "--lr", "{lr}", "--epochs", "{epochs}", "--dir", "{checkpoint}"], {"lr": "uniform(0, 1)"}
+)
 
 
 def again(sent: Any) -> Any:
@@ -76,6 +86,18 @@ def test_a_stored_task_is_taken_up_once_it_is_free(sqlite_url: str) -> None:
         assert (other.stored.resumed, other.digest) == (True, longer.digest)
         other.release()
         other.stored.storage.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [(PROGRAM.name, None), ("test_pickling:Renamed", None), ("sb3:stable_baselines3.a2c.a2c:A2C", "CartPole-v1")],
+    ids=["program", "class", "model"],
+)
+def test_a_task_whose_class_was_made_is_sent_by_its_name(name: str, env: str | None) -> None:
+    task = load(name)(env).init()
+    sent = again(task)
+    assert type(sent) is type(task)
+    assert (sent.uid, sent.digest) == (task.uid, task.digest)
 
 
 def test_a_sent_branch_is_recorded_as_one(sqlite_url: str) -> None:

@@ -230,6 +230,12 @@ def test_unknown_algorithms_and_unsuitable_spaces_are_refused() -> None:
         load("sb3_contrib:TQC")
 
 
+def test_advice_about_the_environment_is_passed_on() -> None:
+    task = load("sb3:PPO")("Taxi-v4").init()
+    task.member_ref()
+    assert [text.partition(";")[0] for text in task.advice] == ["Taxi-v4: info has an action_mask, which is not obeyed"]
+
+
 def test_the_environments_of_a_refused_model_are_closed() -> None:
     before = {*psutil.Process().children()}
     with pytest.raises(UnsupportedSpace, match="cannot act in FrozenLake-v1") as refusal:
