@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -286,6 +287,45 @@ class ZeroIsNone(Drift):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return super().reset(seed=seed or None)
+
+
+class OldSeed(Drift):
+    """Is seeded by a method, as those of old Gym were."""
+
+    def __init__(self) -> None:
+        self.system = random.SystemRandom()  # has no state
+        self.seed(self.system.randrange(2**32))
+
+    def seed(self, seed: int) -> None:
+        self._np_random = np.random.default_rng(seed)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset()
+
+
+class SeededByReset(OldSeed):
+    """Lets reset call the method."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.seed(seed)
+        return super().reset()
+
+
+class Received(Drift):
+    """Keeps messages that a thread receives."""
+
+    def __init__(self) -> None:
+        self.messages: deque[int] = deque(maxlen=1000)
+        self.open = True
+        threading.Thread(target=self.receive, daemon=True).start()
+
+    def receive(self) -> None:
+        while self.open:
+            self.messages.append(0)
+
+    def close(self) -> None:
+        self.open = False
 
 
 class Extra(Drift):
@@ -785,5 +825,5 @@ def die_at(steps: int) -> None:
 
 faulty_ages: list[int] = []
 
-for env_class in [Drift, *Drift.__subclasses__(), Plan, Broken, Unready, Soak]:
+for env_class in [Drift, *Drift.__subclasses__(), Plan, SeededByReset, Broken, Unready, Soak]:
     gym.register(f"faults/{env_class.__name__}-v0", env_class)

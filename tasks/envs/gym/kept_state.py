@@ -74,7 +74,10 @@ class _Reader:
         if isinstance(value, list | tuple | set | frozenset | deque):
             self._read_all(value, len(value), depth)
         elif isinstance(value, dict):
-            self._read_all((part for pair in value.items() for part in pair), len(value), depth)
+            pairs = list(islice(value.items(), MANY))
+            self._read_all([part for pair in pairs for part in pair], len(value), depth)
+        elif isinstance(value, random.SystemRandom):
+            pass  # it has no state
         elif isinstance(value, random.Random):
             self.read(value.getstate(), depth)
         elif isinstance(value, np.random.Generator):
@@ -94,12 +97,12 @@ class _Reader:
             self._read_names(attribute(value, "__dict__") or {}, depth)
 
     def _read_names(self, names: Mapping[str, Any], depth: int) -> None:
-        data = {name: value for name, value in names.items() if not name.startswith("__")}
-        self._read_all(data.values(), len(data), depth)
+        data = [value for name, value in list(names.items()) if not name.startswith("__")]
+        self._read_all(data, len(data), depth)
 
     def _read_all(self, values: Iterable[Any], count: int, depth: int) -> None:
         self.texts.append(str(count))
-        for value in islice(values, MANY):
+        for value in list(islice(values, MANY)):  # a copy, since an environment's thread may change a container
             self.read(value, depth)
 
     def _is_near(self, module: str) -> bool:

@@ -47,6 +47,8 @@ TOTAL = 1_500  # steps of a whole test, about, if it finds nothing
 LONG = 10.0  # seconds after which a warning tells that it takes long
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 NOT_ZERO = 2**30  # a seed
+DRAW = "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
+CALL_SEED = ", or if its method seed(seed) seeds it, let reset or a wrapper of it call that"
 DRAWS = (0, 0, 1, 2)  # of seeds and actions, for each attempt; the second one tells failing always from failing once
 
 
@@ -93,7 +95,7 @@ class Restore:
     reason: str
     renew: bool = False
     unreported: tuple[str, ...] = ()
-    cure: str = "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
+    cure: str = DRAW
     advice: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     single_instance: bool = False
@@ -367,9 +369,8 @@ def _compare(trial: _Trial, draw: int) -> Restore:
         if (difference := _difference(_alone(trial, episode), _alone(trial, episode))) is not None:
             if episode.seed == 0 and _repeats(trial, episode._replace(seed=NOT_ZERO)):
                 return _without_zero(trial, draw)
-            return Restore(
-                "restart", False, f"two new environments with the same seed and actions differ in {difference}"
-            )
+            reason = f"two new environments with the same seed and actions differ in {difference}"
+            return Restore("restart", False, reason, cure=DRAW + (CALL_SEED if hasattr(used.unwrapped, "seed") else ""))
     [in_order], [again] = _in_turns(trial, plan), _in_turns(trial, plan)
     if (difference := _first_difference(in_order, again)) is not None:
         return Restore("restart", False, f"two new environments with the same seeds and actions differ in {difference}")

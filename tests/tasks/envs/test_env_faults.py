@@ -24,6 +24,7 @@ from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.gym.envs import GymEnvs
+from rekindle.tasks.envs.gym.kept_state import instance_state
 from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step
 from rekindle.tasks.envs.gym.selftest import self_test
@@ -182,6 +183,7 @@ def test_the_generators_of_the_process_are_left_as_they_were() -> None:
         ("Extra", "replay", True, "in used and in new environments"),
         ("Drift", "replay", True, "in used and in new environments"),
         ("ZeroIsNone", "replay", True, "in used and in new environments"),
+        ("SeededByReset", "replay", True, "in used and in new environments"),
         ("Sticky", "replay", True, "so each episode has a new environment"),
         ("ClassCounter", "restart", False, "environments of one process share what they depend on"),
         ("LateImage", "restart", False, "two new environments with the same seed and actions differ"),
@@ -209,6 +211,21 @@ def test_a_seed_without_effect_is_told_with_restarts() -> None:
     assert task.inexact == []
     assert any("each epoch repeats the same episodes, since the seed has no effect" in text for text in task.advice)
     assert task.advice[-1] in task.summary()
+
+
+def test_an_environment_with_a_method_that_seeds_it_is_told_to_call_it() -> None:
+    [label] = trained("OldSeed", 1).inexact
+    assert label.endswith("or if its method seed(seed) seeds it, let reset or a wrapper of it call that")
+
+
+def test_state_that_a_thread_changes_meanwhile_is_read() -> None:
+    env = gym.make("faulty_envs:faults/Received-v0")
+    env.reset(seed=0)
+    try:
+        for _ in range(300):
+            assert instance_state(env)
+    finally:
+        env.close()
 
 
 def test_an_environment_that_takes_seed_0_for_none_resumes_exactly_and_is_told(url: str) -> None:
