@@ -242,14 +242,17 @@ class Objective:
         def at_epoch_end(event: EpochEvent) -> None:
             if self._reports(event.epoch) or event.epoch == self.epochs:
                 # A signal ends the evaluation between two steps; the training so far is saved then.
-                event.metrics.update(task.score_metrics(task.evaluate(on_step=Interrupts.raise_if_asked)))
+                score = task.finite(task.evaluate(on_step=Interrupts.raise_if_asked))
+                event.metrics.update(task.score_metrics(score))
                 self._tell(trial, reported, event.epoch, event.metrics[self.metric])
 
         try:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
                 score = task.score_in(metrics)
                 if score is None and self._reports(epoch):
-                    metrics |= task.score_metrics(score := task.evaluate())  # it is the last epoch, see _lacks_reports
+                    metrics |= task.score_metrics(
+                        score := task.finite(task.evaluate())
+                    )  # it is the last epoch, see _lacks_reports
                 if score is not None:
                     self._tell(trial, reported, epoch, score)
             task.fit(self.epochs, at_epoch_end)

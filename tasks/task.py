@@ -24,6 +24,7 @@ from .cohort import Cohort
 from .deployment.exporting import ExportError, format_of, write_program
 from .deployment.predicting import Predictor, player
 from .deployment.video import film
+from .errors import LARGEST, LOWER_RATES, Diverged
 from .evaluation import OnStep, acting, check_finite, evaluate, measure_episodes, one_thread, other_env, record
 from .identity import EnvLike, check_seed
 from .learner import Learner
@@ -182,16 +183,24 @@ class Task(Resumable):
         It becomes one of them, in the storage, too. SIGTERM and SIGINT take effect between two steps.
 
         Raises:
+            Diverged: it is no finite number.
             Stopped: SIGTERM arrived.
             KeyboardInterrupt: SIGINT arrived.
         """
         if (score := self.score_in(self.metrics)) is not None:
-            return score
+            return self.finite(score)
         with Interrupts(), at_work():
-            score = self.evaluate(on_step=Interrupts.raise_if_asked)
+            score = self.finite(self.evaluate(on_step=Interrupts.raise_if_asked))
         if self.history and self.history[-1][0] == self.epochs:
             self.stored.add_metrics(self.score_metrics(score))
         return score
+
+    def finite(self, score: float) -> float:
+        """Return a measured objective; raise Diverged if it is no finite number."""
+        if abs(score) <= LARGEST:
+            return score
+        cure = self.ref.learner.cure(self.ref.member) if self.ref else LOWER_RATES
+        raise Diverged(f"{self}: the evaluation {self.objective} became {score}; {cure}")
 
     @checked()
     def returns(

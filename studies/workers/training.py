@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ...tasks.cohort import Cohort
-from ...tasks.errors import LARGEST, LOWER_RATES, Diverged, Stopped
+from ...tasks.errors import Diverged, Stopped
 from ...tasks.evaluation import Evaluated, evaluate_within, plays_episodes
 from ...tasks.runtime import EVALUATION_ENVS, EVALUATION_SEED
 from ...tasks.runtime.interrupts import Interrupts
@@ -213,9 +213,10 @@ class Training:
         """Return a task's result; nothing if its return is no finite number."""
         score, episodes, steps, error = self.measure(task)
         segment, member = item.segment, self.tasks[task.uid]
-        if not abs(score) <= LARGEST:
-            cure = task.ref.learner.cure(task.ref.member) if task.ref else LOWER_RATES
-            member.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
+        try:
+            task.finite(score)
+        except Diverged as diverged:
+            member.fail(diverged)
             return []
         names, measured = measured_names(self.runner.config), None
         untrained = lambda: self.runner.task(item.trial, None)  # noqa: E731

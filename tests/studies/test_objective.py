@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -195,6 +196,20 @@ def test_a_trial_reports_its_own_episodes_though_another_study_measured_fewer(sq
     assert study.trials[0].intermediate_values == alone.trials[0].intermediate_values
     assert study.trials[0].intermediate_values != measured.trials[0].intermediate_values
     assert study.trials[0].value == alone.trials[0].value
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize("report", [0, 1])
+def test_a_return_that_is_no_finite_number_fails_the_trial(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, value: float, report: int
+) -> None:
+    """An infinite one would be the best of all."""
+    monkeypatch.setattr(PPO, "evaluate", lambda self, *_, **__: value)
+    study = new_study()
+    study.optimize(objective(sqlite_url, 2, report=report), n_trials=2)
+    assert {trial.state for trial in study.trials} == {TrialState.FAIL}
+    reasons = [trial.user_attrs["rk_error"] for trial in study.trials]
+    assert all(f"the evaluation return became {value}" in reason for reason in reasons)
 
 
 def test_a_diverged_trial_fails_with_its_reason_and_the_study_continues(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -22,6 +23,7 @@ from rekindle.studies.cli.commands import under_orion as command
 from rekindle.studies.cli.commands.train import _orion_epochs
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
+from rekindle.studies.orion.trial import train
 from rekindle.studies.orion.trial_rows import NoParent
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
@@ -139,6 +141,16 @@ def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(sq
     fewer = {row["name"]: row["value"] for row in mine(**{**trial.params, "epochs": 2.0})}
     assert (fewer["rk_epochs"], fewer["rk_resumed"]) == (2, 0)
     mine.close()
+
+
+def test_a_return_that_is_no_number_breaks_the_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PPO, "evaluate", lambda self, *_, **__: math.nan)
+    with Store(sqlite_url) as store:
+        with pytest.raises(Diverged, match="the evaluation return became nan"):
+            train(lambda storage: PPO("CartPole-v1", storage=storage), TINY, 1, store)
+        [task] = store.tasks()
+        assert [event.kind for event in store.events(task.uid)][-1] == "broken"
+        assert "return" not in store.metrics(task.uid)[-1][1]
 
 
 @pytest.mark.slow
