@@ -33,7 +33,7 @@ from .analysis.learning import all_located
 from .creation import Remake, create_study
 from .engine.checked_config import load_task, remarks
 from .engine.confirmations import confirmation_config, confirmation_view, start_confirmation
-from .engine.json_views import front, ranked, study_view
+from .engine.json_views import front, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
 from .engine.sizing import SEEDS, Sized, candidates_of, is_given_time_alone
@@ -167,9 +167,11 @@ class Study(Pictures):
         """Best of the trials that trained longest; None before the first result.
 
         Trials that others repeat rank by the mean over their seeds. Equal trials are ordered by their results on the
-        rung before, and so on. Of a confirmation it is the winner, with the estimate as its result.
+        rung before, and so on. Of several objectives the first decides. Of a confirmation it is the winner, with the
+        estimate as its result.
         """
-        return next(iter(self._trials(ranked(self._view()))), None)
+        best = self._view().best
+        return None if best is None else self._trials([best])[0]
 
     @property
     def front(self) -> list[StudyTrial]:

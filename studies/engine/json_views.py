@@ -173,12 +173,17 @@ def ranked(study: StudyView) -> list[TrialView]:
 
 
 def front(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) -> list[TrialView]:
-    """Return the Pareto front of the trials that trained longest, best first."""
+    """Return the Pareto front of the trials that trained longest.
+
+    They are in the order of their objectives, so the first has the best first one.
+    """
     measured = _with_results(trials, objectives)
     longest = min(map(_training, measured), default=(0, False, 0, 0.0))
     equals = [trial for trial in measured if _training(trial) == longest]
     points = _points(equals, objectives)
-    return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
+    return [
+        equals[index] for index in sorted(undominated(points), key=lambda index: [-value for value in points[index]])
+    ]
 
 
 def _with_results(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[TrialView]:

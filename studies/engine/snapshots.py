@@ -15,7 +15,7 @@ from ..storage.commands import Command
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.environments import is_across
-from ..study.objectives import measured, worth
+from ..study.objectives import measured, worth, worths
 from ..study.repeats import means, origin, unreliable
 from .json_views import RUNNING, WAITING
 from .study_rows import StudyRows
@@ -199,7 +199,7 @@ class StudyProgress:
             mean, failed = means(origins, scores), unreliable(self.rows.trials.values())
             ranks = {number: (origins[number] not in failed, mean[number], score) for number, score in scores.items()}
         else:
-            ranks = {number: (len(self.rows.done_seeds(row)), *worth(config, row)) for number, row in longest.items()}
+            ranks = {number: (len(self.rows.done_seeds(row)), *worths(config, row)) for number, row in longest.items()}
         highest = max(ranks.values(), default=None)
         equals = [row for number, row in longest.items() if ranks[number] == highest]
         return min(equals, key=lambda row: (self._earlier(row), row.number), default=None)

@@ -183,8 +183,14 @@ def bounded_means(constraints: Sequence[Constraint], rows: Sequence[Segment]) ->
 
 
 def worth(config: Config, row: Segment) -> tuple[float, float]:
-    """Return the rank key of a result of one objective, best highest."""
+    """Return the rank key of a result by its first objective, best highest."""
     return -violation(constraints_of(config), row.objectives), score_of(row)
+
+
+def worths(config: Config, row: Segment) -> tuple[float, ...]:
+    """Return the rank key of a result by its objectives in order, best highest."""
+    others = point(objectives_of(config), row.objectives)[1:] if row.objectives else ()
+    return (*worth(config, row), *others)
 
 
 def measure(

@@ -14,14 +14,16 @@ import rekindle
 import sample_study
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
-from rekindle.studies.engine.json_views import status_view
+from rekindle.studies.engine.json_views import status_view, study_view, summary_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.views import StatusView, SummaryView
 from rekindle.studies.live.serving import Studies
+from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.report.data import report_view
 from rekindle.studies.storage.commands import STOP, hold
+from rekindle.studies.storage.rows import Result
 from rekindle.studies.storage.store import Store
-from studying import tiny
+from studying import surrogate, tiny
 
 
 def test_status_names_the_workers_of_all_studies(sqlite_url: str) -> None:
@@ -146,6 +148,26 @@ def test_the_best_result_is_of_the_objective_in_every_view(sqlite_url: str, caps
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rekindle_study_best{")]
     assert f"{float(line.split()[-1]):.4g}" == text
     assert f">{text}<" in Studies(study.store).index()
+
+
+def test_every_view_has_one_best_trial_of_several_objectives(sqlite_url: str) -> None:
+    """The others have the same return with a longer episode, or less of it."""
+    objectives = {"objectives": {"return": "maximize", "episode_length": "minimize"}}
+    results = [(1.0, 5.0), (0.0, 1.0), (1.0, 3.0), (1.0, 4.0)]
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(trials=4, epochs=(1, 1), scheduler="none", options=objectives))
+        StudyRunner(store, "s").advance()
+        for number, (value, length) in enumerate(results):
+            measured = {"return": value, "episode_length": length}
+            with store.open(store.trials("s")[number].uid, None) as lease:
+                store.finish_segments("s", [Result(lease, number, 0, value, "digest", objectives=measured)])
+        best = rekindle.Study("s", store).best
+        live = LiveStudy(store, "s").look().best
+        assert best is not None
+        assert live is not None
+        summaries = [summary_view(store, "s"), study_view(store, "s").summary()]
+        assert [best.number, live.trial, *(view.best.number for view in summaries if view.best)] == [2] * 4
+        assert [view.front for view in summaries] == [[2, 1]] * 2
 
 
 def test_a_worker_logs_lines_of_json(sqlite_url: str, capfd: pytest.CaptureFixture[str]) -> None:
