@@ -66,6 +66,7 @@ def _put(store: Store, packed: Packed, event_kind: str, note: dict[str, Any]) ->
                 manifest, digest = (None, None) if store.checkpoints(uid) else (packed.manifest, packed.digest)
                 events, keep = [(event_kind, note)], Keep(latest=None)
                 store.save([Write(lease, 0, manifest, packed.blobs, digest, events=events, keep=keep)])
+            break
         except TaskBusy:  # another process is storing the same policy; wait, as nothing can start from it before
             time.sleep(POLL)
     return uid

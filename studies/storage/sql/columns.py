@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +16,21 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from ....tasks.checkpoint.strict_json import parse
 from ...errors import DamagedRow
+
+_SURROGATES = "\ud800-\udfff"  # halves of pairs, which stand for bytes that are no text; UTF-8 has none
+_NO_TEXT, _NO_JSON = re.compile(f"[\0{_SURROGATES}]"), re.compile(f"[{_SURROGATES}]")  # PostgreSQL's text has no NUL
+
+
+def _escaped(pattern: re.Pattern[str], text: str) -> str:
+    """Return a text whose characters that a database cannot hold are escaped.
+
+    Tracebacks quote texts of environments, and words of a command line may be of any bytes.
+    """
+    return text if text.isascii() and "\0" not in text else pattern.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 class _Checked(sa.TypeDecorator[Any]):
@@ -56,6 +72,9 @@ class Text(_Checked):
     """A text."""
 
     impl, cache_ok, python_types = sa.Text, True, (str,)
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
+        return _escaped(_NO_TEXT, value) if isinstance(value, str) else value
 
 
 class LargeBinary(_Checked):
@@ -148,7 +167,9 @@ def parse_json(text: Any) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """Return the value as plain JSON, without NaN and infinities."""
+    """Return the value as JSON that can be stored, without NaN and infinities."""
+    if isinstance(value, str):
+        return _escaped(_NO_JSON, value)
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if isinstance(value, dict):

@@ -148,6 +148,17 @@ def test_a_permanent_failure_keeps_its_traceback_and_the_study_continues(
     assert "trial 0 failed: ValueError: the simulator is upset" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("text", "stored"), [("a\0b", r"a\x00b"), ("a\udcffb", r"a\udcffb")])
+def test_an_error_that_no_database_can_store_fails_its_trial_alone(url: str, text: str, stored: str) -> None:
+    """PostgreSQL has no NUL; half of a pair of surrogates stands for a byte that is no text, as in names of files."""
+    whole = undisturbed(flaky())
+    Flaky.crashes = [ValueError(text) for _ in range(3)]
+    result = run(url, flaky(), workers=100)
+    assert [trial[4] for trial in result["trials"]].count("failed") == 1
+    assert [trial[1] for trial in result["trials"]] == [trial[1] for trial in whole["trials"]]
+    assert result["trials"][0][5].strip().endswith(f"ValueError: {stored}")
+
+
 def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PPOLearner, "find_nonfinite", lambda learner, metrics: ["the loss became nan"])
     result = run(sqlite_url, tiny(3))
