@@ -183,12 +183,12 @@ def bounded_means(constraints: Sequence[Constraint], rows: Sequence[Segment]) ->
 
 
 def worth(config: Config, row: Segment) -> tuple[float, float]:
-    """Return the rank key of a result by its first objective, best highest."""
+    """Return the rank key of a result by its first objective."""
     return -violation(constraints_of(config), row.objectives), score_of(row)
 
 
 def worths(config: Config, row: Segment) -> tuple[float, ...]:
-    """Return the rank key of a result by its objectives in order, best highest."""
+    """Return the rank key of a result by all objectives in order."""
     others = point(objectives_of(config), row.objectives)[1:] if row.objectives else ()
     return (*worth(config, row), *others)
 

@@ -167,7 +167,7 @@ def parse_json(text: Any) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """Return the value as JSON that can be stored, without NaN and infinities."""
+    """Return the value as JSON that can be stored, without NaN."""
     if isinstance(value, str):
         return _escaped(_NO_JSON, value)
     if isinstance(value, float) and not math.isfinite(value):
