@@ -18,6 +18,7 @@ from gymnasium.wrappers import RecordVideo
 from ..envs import EnvSpec
 from ..envs.base.curriculum import Curriculum
 from ..envs.base.joined import JoinedActions
+from ..envs.classic.envs import ClassicEnvs, classic_envs, is_classic
 from ..envs.gym.envs import reset_seed
 from ..envs.gym.make import make_drawn, make_env, of_reset
 from ..envs.gym.selftest import self_test
@@ -60,6 +61,19 @@ class Pictures(gym.Wrapper[Any, Any, Any, Any]):
         return picture
 
 
+class Begun(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that begins an episode of classic control as evaluation does."""
+
+    def __init__(self, env: gym.Env[Any, Any], first: ClassicEnvs) -> None:
+        super().__init__(env)
+        self.first = first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        _, info = self.env.reset(seed=seed, options=options)
+        self.unwrapped.state = self.first.state[:, 0].astype(self.first.model.dtype)  # type: ignore[attr-defined]
+        return self.first.obs[0, 0].copy(), info
+
+
 def check_video(path: Path) -> None:
     """Raise NoVideo unless a video can be written to this file."""
     if path.suffix != ENDING:
@@ -89,8 +103,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
     """
     check_video(path)
-    env = _rendering(spec, seed)
-    options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
+    env, first, options = _rendering(spec, seed)
     untold = dict.fromkeys((".*Overwriting existing videos.*", ".*Ignored saving a video.*"), UserWarning)
     with TemporaryDirectory() as folder, changed_filters(IGNORED | untold):
         recorder = RecordVideo(
@@ -98,7 +111,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         )
         try:
             with closing(recorder):
-                observation, _ = recorder.reset(seed=reset_seed("evaluation", seed, 0, 0), options=of_reset(options))
+                observation, _ = recorder.reset(seed=first, options=of_reset(options))
                 state, total, over = None, 0.0, False
                 while not over and len(recorder.recorded_frames) < MOST_FRAMES:
                     action, state = predict(observation, state)
@@ -112,8 +125,11 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
     return total
 
 
-def _rendering(spec: EnvSpec, seed: int) -> gym.Env[Any, Any]:
-    """Return the environment of an evaluation's first episode, with rendering."""
+def _rendering(spec: EnvSpec, seed: int) -> tuple[gym.Env[Any, Any], int, dict[str, Any]]:
+    """Return the environment of an evaluation's first episode, with rendering.
+
+    The others are the arguments of its reset.
+    """
     law = f"a video needs an environment that draws itself as an {RENDER}, but {spec.id}"
     if is_pool(spec):
         raise NoVideo(f"{law} steps many at once and draws none; name one that does with --env")
@@ -123,7 +139,13 @@ def _rendering(spec: EnvSpec, seed: int) -> gym.Env[Any, Any]:
     if RENDER not in modes:
         has = f"has the render modes {', '.join(modes)}" if modes else "has no render modes"
         raise NoVideo(f"{law} {has}; write a render() and name {RENDER} in metadata['render_modes']")
+    restore = self_test(spec)
+    # The random streams of the first episode are those of `GymEnvs`.
+    episode: tuple[int | str, ...] = ("epoch", 0, 0, 0) if restore.mode == "restart" else (0, 0)
+    options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, *episode)
     drawn = replace(spec, kwargs={**spec.kwargs, "render_mode": RENDER})
-    options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
-    env = make_drawn(drawn, self_test(spec).generators, options, plain)
-    return env.env if isinstance(env, JoinedActions) else env
+    env = make_drawn(drawn, restore.generators, options, plain)
+    env = env.env if isinstance(env, JoinedActions) else env
+    if is_classic(spec):
+        env = Begun(env, classic_envs(spec, (seed,), 1, "evaluation"))
+    return env, reset_seed("evaluation", seed, *episode), options

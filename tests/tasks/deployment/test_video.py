@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from imageio_ffmpeg import count_frames_and_secs
 from rekindle import PPO, Behaviours, EnvSpec
+from rekindle.tasks.deployment.predicting import Predictor
 from rekindle.tasks.deployment.video import NoVideo
+from rekindle.tasks.envs import spaces_of
+from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.registry import load
 
@@ -29,6 +33,27 @@ def test_a_video_has_a_frame_for_each_state_of_the_episode(tmp_path: Path) -> No
     assert task.film(tmp_path / "again.mp4") == total
     assert task.digest == digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.mp4", "one.mp4"]
+
+
+@pytest.mark.parametrize(
+    "env", [SHORT, "Pendulum-v1", {"id": "FrozenLake-v1", "restore": "restart", "kwargs": {"map_name": "8x8"}}]
+)
+def test_a_video_shows_the_first_episode_of_an_evaluation(env: Any, tmp_path: Path) -> None:
+    task, states = untrained(env), list[Any]()
+    task.returns(1, on_step=lambda obs, *_: states.append(obs[0, 0].copy()))
+    seen = list[Any]()
+    predict = Predictor.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Predictor, "__call__", lambda self, obs, *rest, **how: seen.append(obs) or predict(self, obs, *rest, **how)
+        )
+        total = task.film(tmp_path / "one.mp4")
+    assert total == pytest.approx(task.returns(1)[0])
+    encoder = Observations(spaces_of(task.env).observation, "here")
+    encoded = np.zeros((len(seen), *encoder.shape), encoder.dtype)
+    for obs, row in zip(seen, encoded, strict=True):
+        encoder.write(obs, row)
+    np.testing.assert_allclose(encoded, states, rtol=1e-4, atol=1e-4)
 
 
 def test_all_behaviours_are_in_one_video(tmp_path: Path) -> None:
