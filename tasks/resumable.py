@@ -40,6 +40,7 @@ class Resumable:
     name: ClassVar[str]
     version: ClassVar[int] = 1
     learner: ClassVar[type[BaseLearner]]
+    _acting: Any = None  # what acts for the learner that holds the state, see `Task`
 
     def __init__(
         self,
@@ -405,6 +406,7 @@ class Resumable:
             ref.learner.holders.add(self)
         if before is None or (ref is not None and ref.learner is before.learner):
             return
+        self._acting = None  # it keeps the learner, with its replay buffer, in memory
         before.learner.holders.discard(self)
         if not before.learner.holders:
             with at_work():  # a simulator may hang

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import gymnasium as gym
@@ -172,3 +174,15 @@ def test_no_task_begins_with_the_networks_of_a_bad_one() -> None:
     task.fail(RuntimeError("half done"))
     with pytest.raises(BadResume, match="half done"):
         PPO("CartPole-v1", warm_start=task).init(**ON)
+
+
+def test_a_task_that_has_acted_lets_go_of_its_learner() -> None:
+    task = DQN("CartPole-v1").init(**unflatten(OFF))
+    observation = np.zeros(4, np.float32)
+    for leave in (lambda: task.load_state_dict(task.state_dict()), task.finish):
+        task.predict(observation)
+        assert task.ref is not None
+        learner = weakref.ref(task.ref.learner)
+        leave()
+        gc.collect()
+        assert learner() is None
