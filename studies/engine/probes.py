@@ -57,6 +57,7 @@ Json = dict[str, Any]
 WHO = "probe"
 GOES_ON = 'to end such episodes and go on, write {"id": ..., "on_error": "restart"}'
 UNLEARNED = {"random": "random actions", "untrained": "untrained policies"}  # by name of their baseline
+STUCK = 10  # times that policies play longer than the longest episode of random actions
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
 
@@ -278,6 +279,13 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
         texts.append(
             f"no episode ended within {probe.steps} steps; without a time limit (max_episode_steps), evaluations "
             "take very long"
+        )
+    policies = probe.steps - sum(probe.lengths)  # their steps, if none of their episodes ended
+    if probe.lengths and probe.untrained and not any(probe.untrained) and policies > STUCK * max(probe.lengths):
+        texts.append(
+            f"random actions end their episodes within {max(probe.lengths)} steps, but untrained policies none within "
+            f"{policies:,}: they may get stuck, as by actions without effect; unless it has a time limit "
+            "(max_episode_steps), evaluations take very long"
         )
     if probe.zero_rewards == 1:
         texts.append("no reward was other than 0; if there is none at all, nothing can be learned from it")

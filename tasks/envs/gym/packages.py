@@ -121,6 +121,8 @@ def _spellings(module: str, name: str) -> Iterator[str]:
 def cure(spec: EnvSpec, error: Exception) -> str:
     """Return what to do about an error of a constructor, or ""."""
     if "must inherit from" in text_of(error):
+        if "vector" in text_of(error).lower():
+            return f"; a vector environment is written vector/{spec.id}, or register the one of which it has several"
         name = spec.id.rpartition(":")[2]
         return (
             f"; if it is registered with old Gym, pip install {GYM}, and write {OLD_GYM.format(name=name)}; otherwise "

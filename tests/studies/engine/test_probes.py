@@ -198,6 +198,12 @@ def test_bad_environments_get_a_line_each() -> None:
             {"lengths": [], "random": [], "untrained": [[]]},
             "no episode ended within 2000 steps; without a time limit (max_episode_steps), evaluations take very long",
         ),
+        (
+            {"lengths": [100, 101], "untrained": [[], []]},
+            "random actions end their episodes within 101 steps, but untrained policies none within 1,799: they may "
+            "get stuck, as by actions without effect; unless it has a time limit (max_episode_steps), evaluations take "
+            "very long",
+        ),
         ({"zero_rewards": 1.0}, "no reward was other than 0; if there is none at all, nothing can be learned from it"),
         (
             {"observations": {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}},
@@ -211,6 +217,7 @@ def test_bad_environments_get_a_line_each() -> None:
     ]:
         assert described(GOOD | change).warnings == [line]
     assert described(GOOD | {"largest_pixel": 200}).warnings == []
+    assert described(GOOD | {"lengths": [900], "untrained": [[], []]}).warnings == []  # policies had little time
     [scaled] = described(GOOD | {"largest_pixel": 10}, wider=["ppo.model.largest_pixel"]).warnings
     assert scaled.endswith(", of 255, so that many trials scale them (ppo.model.largest_pixel)")
     assert "The agents' rewards add up to 0 in every step." in described(GOOD | {"zero_sum": True}).text

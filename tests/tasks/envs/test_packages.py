@@ -111,6 +111,15 @@ def test_an_environment_of_old_gym_is_answered_with_what_to_type() -> None:
         gym.registry.pop("OldGym-v0")
 
 
+def test_a_vector_environment_among_single_ones_is_answered_with_what_to_type() -> None:
+    gym.register("Several-v0", lambda: gym.vector.SyncVectorEnv([own_envs.BoxWalk] * 2))
+    try:
+        with pytest.raises(EnvSpecError, match=r"; a vector environment is written vector/Several-v0, or register the"):
+            make_env(EnvSpec("Several-v0"))
+    finally:
+        gym.registry.pop("Several-v0", None)
+
+
 def test_the_mujoco_of_dm_control_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> None:
         raise AttributeError("'MjModel' object has no attribute 'flex_vertedge'")
