@@ -85,5 +85,8 @@ def _cure(result: Any) -> str:
     except (ValueError, RuntimeError):  # of lists of several lengths, or a tensor with a gradient
         return "; return the number itself, such as reward.item()"
     if reward.ndim and reward.size == 1:
-        return "; return the number itself, such as reward.item()"
+        cure = 'if the code is not yours, write "reward_weights": [1] in the environment\'s JSON'
+        return (
+            f"; return the number itself, such as reward{'.item()' if hasattr(result[1], 'item') else '[0]'}, or {cure}"
+        )
     return unweighed(reward) or "; fix it"

@@ -498,7 +498,12 @@ def test_an_environment_that_answers_every_name_has_no_masks(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "words"), [((0, np.ones(1), False, False, {}), r"such as reward.item\(\)"), (iter([1]), "no tuple")]
+    ("result", "words"),
+    [
+        ((0, np.ones(1), False, False, {}), r"such as reward.item\(\), or if the code is not yours, .*: \[1\] in the"),
+        ((0, [1.0], False, False, {}), r"such as reward\[0\], or if"),
+        (iter([1]), "no tuple"),
+    ],
 )
 def test_rewards_in_arrays_and_results_that_are_no_tuples_are_named(result: Any, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"a: step returns .*{words}"):
