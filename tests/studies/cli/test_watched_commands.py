@@ -65,14 +65,14 @@ def words_of(trained: Trained, command: str) -> list[str]:
         "check-resume": ["ppo", "own_envs:Turning-v0"],
         "probe": ["own_envs:Turning-v0"],
     }
-    return [command, *more[command], "--storage", trained.url, "--stuck", "1s"]
+    return [command, *more[command], "--storage", trained.url, "--stuck", "3s"]
 
 
 @pytest.mark.parametrize("command", ["evaluate", "match", "replay", "fork", "check-resume", "probe"])
 def test_a_step_that_never_returns_ends_the_command(trained: Trained, command: str) -> None:
     status, errors = run(words_of(trained, command), "sleep")
     assert status == -signal.SIGKILL, errors
-    assert "has made no step for 1 s while it " in errors
+    assert "has made no step for 3 s while it " in errors
     assert "and is killed (--stuck)" in errors
     assert "own_envs.py" in errors, "where it hangs"
 
