@@ -237,11 +237,13 @@ def test_advice_about_the_environment_is_passed_on() -> None:
 
 
 def test_the_environments_of_a_refused_model_are_closed() -> None:
-    before = {*psutil.Process().children()}
-    with pytest.raises(UnsupportedSpace, match="cannot act in FrozenLake-v1") as refusal:
-        load("sb3:SAC")("FrozenLake-v1", env_processes=2).init(num_envs=2).probe()
-    assert {*psutil.Process().children()} <= before
-    assert refusal.tb is not None  # it holds the learner, which would keep processes until it is gone
+    children, refusals = list[set[psutil.Process]](), list[Any]()
+    for _ in range(2):  # the first one may start helpers, which stay
+        with pytest.raises(UnsupportedSpace, match="cannot act in FrozenLake-v1") as refusal:
+            load("sb3:SAC")("FrozenLake-v1", env_processes=2).init(num_envs=2).probe()
+        refusals.append(refusal)  # it holds the learner, which would keep processes until it is gone
+        children.append({*psutil.Process().children()})
+    assert children[1] <= children[0]
 
 
 def test_no_forbidden_action_is_taken_in_evaluation() -> None:
