@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from rekindle.studies.errors import (
+    BadURL,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnreachable,
+    UnknownStudy,
+)
 from rekindle.studies.storage.sql.database import Database, full_url, sqlite_file
 from rekindle.studies.storage.sql.retry import RetryPolicy
 from rekindle.studies.storage.store import Store
@@ -79,7 +87,7 @@ def test_a_password_is_not_in_the_name_of_a_store(postgres_url: str) -> None:
     [
         ("nonsense=1", "s", StoreError, 'invalid connection option "nonsense"; check the options of the URL'),
         ("sslmode=nonsense", "s", StoreUnreachable, "the server refuses: .*invalid sslmode value"),
-        ("", "a\0b", StoreError, "cannot contain NUL .* check the options of the URL, and names"),
+        ("", "a\0b", UnknownStudy, r"there is no study 'a\\x00b'"),  # as in SQLite
     ],
 )
 def test_permanent_errors_of_postgresql_are_not_waited_for(
