@@ -40,7 +40,6 @@ class Resumable:
     name: ClassVar[str]
     version: ClassVar[int] = 1
     learner: ClassVar[type[BaseLearner]]
-    _acting: Any = None  # what acts for the learner that holds the state, see `Task`
 
     def __init__(
         self,
@@ -404,13 +403,18 @@ class Resumable:
         before, self._ref = self._ref, ref
         if ref is not None:
             ref.learner.holders.add(self)
-        if before is None or (ref is not None and ref.learner is before.learner):
+        if before is not None and ref is not None and ref.learner is before.learner:
             return
-        self._acting = None  # it keeps the learner, with its replay buffer, in memory
+        self.moved()
+        if before is None:
+            return
         before.learner.holders.discard(self)
         if not before.learner.holders:
             with at_work():  # a simulator may hang
                 before.learner.close()
+
+    def moved(self) -> None:
+        """Note that another learner, or none, holds the state."""
 
     def _new_learner(self, tasks: Sequence[Resumable] = ()) -> BaseLearner:
         """Return an untrained learner for these tasks, by default for this one."""

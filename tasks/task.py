@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from .cohort import Cohort
 from .deployment.exporting import ExportError, format_of, write_program
 from .deployment.predicting import Predictor, player
 from .deployment.video import film
+from .envs import Envs
 from .errors import LARGEST, LOWER_RATES, Diverged
 from .evaluation import OnStep, acting, check_finite, evaluate, measure_episodes, one_thread, other_env, record
 from .identity import EnvLike, check_seed
@@ -66,6 +67,7 @@ class Task(Resumable):
     """
 
     _acting: Predictor | None = None
+    _recorders: Sequence[Recorder] = ()
 
     def _repr_html_(self) -> str:
         values = self._identity.values if self._identity else {}
@@ -288,10 +290,22 @@ class Task(Resumable):
         The recorder's `demonstrations()` returns all steps so far, for cloning, GAIL and `Replayed`. It records this
         task only, not its cohort.
         """
-        learner, member = self.member_ref()
+        recorder = Recorder(*self._recorded(*self.member_ref()))
+        self._recorders = (*self._recorders, recorder)
+        return recorder
+
+    @staticmethod
+    def _recorded(learner: BaseLearner, member: int) -> tuple[Envs, slice]:
+        """Return a learner's environments, and the rows of a member in them."""
         envs = acting(learner).envs
         count = envs.num_members // learner.members  # several with particles
-        return Recorder(envs, slice(member * count, (member + 1) * count))
+        return envs, slice(member * count, (member + 1) * count)
+
+    def moved(self) -> None:
+        self._acting = None  # it keeps the learner, with its replay buffer, in memory
+        if self.ref is not None:
+            for recorder in self._recorders:
+                recorder.follow(*self._recorded(*self.ref))
 
     def _evaluated(self, episodes: int | None) -> tuple[BaseLearner, int, int]:
         """Return the learner, the task's index, and the number of episodes."""

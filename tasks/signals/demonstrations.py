@@ -19,6 +19,7 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -254,13 +255,19 @@ class Recorder:
 
     def __init__(self, envs: Envs, members: slice):
         """Start recording the environments of these members; particles are several."""
-        self.envs, self.members = envs, members
         self.steps: list[tuple[Array, Array, Array]] = []
         self.after: Array | None = None  # the last observations, or None before the first
         self.ended = np.zeros((members.stop - members.start, envs.num_envs), np.bool_)
-        envs.watch(self._see)
+        self.follow(envs, members)
 
-    def _see(self, obs: Array, actions: Array, result: StepResult) -> None:
+    def follow(self, envs: Envs, members: slice) -> None:
+        """Record the task in other environments from now on."""
+        self.envs, self.members = envs, members
+        envs.watch(partial(self._see, envs))
+
+    def _see(self, envs: Envs, obs: Array, actions: Array, result: StepResult) -> None:
+        if envs is not self.envs:
+            return  # former ones, in which others train on
         obs, actions = obs[self.members], actions[self.members]
         begins = np.ones_like(self.ended)
         if self.after is not None:  # a learner may abandon an episode; its next observation then begins another one

@@ -188,6 +188,26 @@ def test_recording_a_member_of_a_cohort_leaves_the_others_out(algorithm: Any, mo
         assert np.array_equal(getattr(recorded, name), getattr(expected, name))
 
 
+def test_a_recorder_follows_its_task_to_another_learner() -> None:
+    alone, other, moving = (PPO("CartPole-v1", seed=seed).init(**SMALL) for seed in (2, 1, 2))
+    recorders = alone.recorder(), moving.recorder()
+    alone.fit(4)
+    moving.fit(1)
+    moving.load_state_dict(moving.state_dict())
+    moving.fit(2)
+    other.fit(2)
+    cohort = Cohort([other, moving])
+    cohort.fit(3)
+    moving.load_state_dict(moving.state_dict())
+    other.fit(4)  # in the environments where the recorded task was before
+    moving.fit(4)
+    expected, recorded = (recorder.demonstrations() for recorder in recorders)
+    assert moving.digest == alone.digest
+    assert recorded.steps == expected.steps > 0
+    for name in ("observations", "actions", "begins"):
+        assert np.array_equal(getattr(recorded, name), getattr(expected, name))
+
+
 def test_the_actions_of_dicts_are_played_as_the_environment_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
