@@ -47,7 +47,9 @@ def replay(store: rekindle.Store, env: Mapping[str, Any], path: Path, results: M
     meta, scores = json.loads(str(table["meta"])), table["curves"][:, 0].astype(float)  # of the first seed
     epochs = [int(steps) // 4096 for steps in table["steps"]]
     count = len(scores)
-    config = study_config(rekindle.PPO, env, trials=count, epochs=epochs, scheduler="halving", generation=count)
+    rungs = f"{epochs[0]}:{epochs[-1]}"
+    config = study_config(rekindle.PPO, env, trials=count, epochs=rungs, scheduler="halving", generation=count)
+    assert [*config.rungs] == epochs
     start_study(store, "s", config)
     store.database.write(lambda connection: add(connection, "s", PROBE, {FOUND: results}, "probe", ""))
     space = rekindle.PPO.learner.hyperparameters
