@@ -129,6 +129,18 @@ class Sticky(Drift):
         return 10.0 * (float(action) - 1)
 
 
+class RarelySticky(Sticky):
+    """Repeats the last action of the episode before in few of them, and begins as if one had been made already."""
+
+    last = 2
+
+    def push(self, action: Any) -> float:
+        if self.t == 1 and 0.3 < self.np_random.random() < 0.32:
+            action = self.last
+        self.last = action
+        return 10.0 * (float(action) - 1)
+
+
 class Late(Drift):
     """Ignores its seed from a step on that no self-test reaches."""
 
@@ -362,7 +374,7 @@ class LateImage(Drift):
 
 
 class Rare(Drift):
-    """Remembers how often it was reset, which shows only in episodes after the hundredth."""
+    """Remembers how often it was reset, which shows only in episodes after the 300th."""
 
     length = 5
 
@@ -374,7 +386,7 @@ class Rare(Drift):
         return super().reset(seed=seed)
 
     def push(self, action: Any) -> float:
-        return float(self.resets) if self.resets > 100 else 0.0
+        return float(self.resets) if self.resets > 300 else 0.0
 
 
 class Aged(Drift):
@@ -825,5 +837,5 @@ def die_at(steps: int) -> None:
 
 faulty_ages: list[int] = []
 
-for env_class in [Drift, *Drift.__subclasses__(), Plan, SeededByReset, Broken, Unready, Soak]:
+for env_class in [Drift, *Drift.__subclasses__(), RarelySticky, Plan, SeededByReset, Broken, Unready, Soak]:
     gym.register(f"faults/{env_class.__name__}-v0", env_class)

@@ -43,6 +43,7 @@ from .surroundings import guards_of, stopped
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 40  # long episodes, and steps of the longest, for vectors and for images
 SHORT, SHORT_STEPS = 24, 6  # short episodes: what survives a reset shows at their beginnings
+TRACES, PAST, SEEN = 120, 2, 3  # pairs of episodes where a reset leaves something: steps of the first, of the second
 TOTAL = 1_500  # steps of a whole test, about, if it finds nothing
 LONG = 10.0  # seconds after which a warning tells that it takes long
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
@@ -362,8 +363,14 @@ def _compare(trial: _Trial, draw: int) -> Restore:
         if (difference := _difference(ahead[0], later)) is not None:
             reason = f"it depends on the time: {SHIFT.days} days later it differs in {difference}"
             return Restore("restart", False, reason, cure="count steps, and read neither time nor datetime")
-        trial.ages = trial.ages or ("instance" if _keeps(trial, used, plan[0]) else "")
-        return _clean(trial, used, plan[0])
+        if not _keeps(trial, used, plan):
+            return _clean(trial, used, plan[0])
+        trial.ages = trial.ages or "instance"
+        clean = _clean(trial, used, plan[0])
+        if clean.mode == "snapshot" or clean.renew or (trace := _trace(trial, used, plan)) is None:
+            return clean
+        episode, one, two = trace
+        return _remembering(trial, used, [episode], [one], [two])
 
     for episode in (plan[0], plan[differ[0]]):
         if (difference := _difference(_alone(trial, episode), _alone(trial, episode))) is not None:
@@ -381,13 +388,45 @@ def _compare(trial: _Trial, draw: int) -> Restore:
     return _remembering(trial, used, [plan[i] for i in differ], [ahead[i] for i in differ], [back[i] for i in differ])
 
 
-def _keeps(trial: _Trial, used: Env, episode: Episode) -> bool:
-    """Return whether a reset leaves traces of earlier episodes."""
-    states = []
-    for env in (used,) if trial.alone else (used, trial.new()):
-        _first(trial, env, episode.seed, episode.parameters)
-        states.append(instance_state(env))
-    return states[0] != states[-1]
+def _keeps(trial: _Trial, used: Env, plan: list[Episode]) -> bool:
+    """Return whether a reset leaves something of earlier episodes.
+
+    What several of them leave is compared, since the last action, for example, may be the one that a new environment
+    begins with.
+    """
+    if trial.alone:
+        return False
+
+    def state(env: Env) -> Any:
+        _first(trial, env, plan[0].seed, plan[0].parameters)
+        return instance_state(env)
+
+    untouched = state(trial.new())
+    if state(used) != untouched:
+        return True
+    for episode in plan[EPISODES : EPISODES + SHORT // 4]:
+        _episode(trial, used, episode)
+        if state(used) != untouched:
+            return True
+    return False
+
+
+def _trace(trial: _Trial, used: Env, plan: list[Episode]) -> tuple[Episode, list[Record], list[Record]] | None:
+    """Return an episode with its records after different pasts, if they differ.
+
+    A trace may show rarely: of the last action, where an environment repeats it with a small probability. Many
+    beginnings are compared for this, in two environments that have played something else before.
+    """
+    other, pasts = trial.new(), plan[EPISODES:]
+    for k in range(TRACES):
+        for env, past in ((used, pasts[k % SHORT]), (other, pasts[(k + 1 + k // SHORT) % SHORT])):
+            _episode(trial, env, past._replace(actions=past.actions[:PAST]))
+        episode = pasts[(k + SHORT // 2) % SHORT]
+        episode = episode._replace(seed=plan[-1].seed + 1 + k, actions=episode.actions[:SEEN])
+        one, two = _episode(trial, used, episode), _episode(trial, other, episode)
+        if _difference(one, two) is not None:
+            return episode, one, two
+    return None
 
 
 def _remembering(
