@@ -250,9 +250,8 @@ class Objective:
             for epoch, metrics in task.history:  # report what an earlier run, stopped at any epoch, could not
                 score = task.score_in(metrics)
                 if score is None and self._reports(epoch):
-                    metrics |= task.score_metrics(
-                        score := task.finite(task.evaluate())
-                    )  # it is the last epoch, see _lacks_reports
+                    score = task.finite(task.evaluate())  # it is the last epoch, see _lacks_reports
+                    metrics |= task.score_metrics(score)
                 if score is not None:
                     self._tell(trial, reported, epoch, score)
             task.fit(self.epochs, at_epoch_end)

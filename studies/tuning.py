@@ -492,8 +492,8 @@ def tune(
     store = storage if isinstance(storage, Store) else Store(storage)
 
     def read() -> Sources:
-        shown = None if demonstrations is None else Demonstrations.load(demonstrations)
-        return Sources(source_of(warm_start, names.policy), shown, names.demonstrations)
+        examples = None if demonstrations is None else Demonstrations.load(demonstrations)
+        return Sources(source_of(warm_start, names.policy), examples, names.demonstrations)
 
     def start(config: Config, remake: Remake) -> Config:
         searched = {*listed(options.get("search", ())), *(priors or {})}

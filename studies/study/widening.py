@@ -23,7 +23,7 @@ SAME = 0.9  # share of them with one return, from which rewards are sparse
 FAR = 10.0  # times that numbers are larger or smaller than 1
 RARELY, OFTEN = "choices({False: 3, True: 1})", "choices([False, True])"
 SCALED = {"normalize_obs": "observations", "scale_reward": "rewards"}  # what these hyperparameters scale
-PIXEL = "model.largest_pixel"  # hyperparameter that scales images
+OF_IMAGES, WHITE = "model.largest_pixel", 255  # the hyperparameter that scales them, and its default
 FURTHER = 0.1  # the smallest 1 - gamma times the longest episode's steps: beyond, discounts change little
 
 
@@ -62,7 +62,7 @@ def is_dark(largest_pixel: int | None) -> bool:
     Args:
         largest_pixel: their largest number, of 255; None without images.
     """
-    return largest_pixel is not None and 0 < largest_pixel <= 255 / FAR
+    return largest_pixel is not None and 0 < largest_pixel <= WHITE / FAR
 
 
 def scaling_values(config: Config, probe: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def scaling_values(config: Config, probe: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     values: dict[str, Any] = {name: True for name, scaled in SCALED.items() if is_far_from_one(probe[scaled])}
     if is_dark(probe.get("largest_pixel")):
-        values[PIXEL] = probe["largest_pixel"]
+        values[OF_IMAGES] = probe["largest_pixel"]
     is_warm = "warm_start" in config.options
     return {name: value for name, value in values.items() if name == "scale_reward" or not is_warm}
 
@@ -100,7 +100,7 @@ def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> 
     priors, before = dict[str, str](), open_space(algorithm, env, fixed, {}).priors()
     useful = {"rnd.use": RARELY} if is_sparse(probe) else {}
     for name, value in scaling_values(config, probe).items():
-        useful[name] = OFTEN if value is True else f"choices([{value}, 255])"
+        useful[name] = OFTEN if value is True else f"choices([{value}, {WHITE}])"
     for name in algorithm.learner.open_space(env, fixed).flat():
         switch = next((switch for switch in useful if f".{name}".endswith(f".{switch}")), None)
         if switch is None or name in searched:
