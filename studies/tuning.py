@@ -48,6 +48,7 @@ from .report.answer import answer
 from .report.data import report_view
 from .report.page import write_report
 from .report.pictures import Pictures
+from .starts import SourceNames, Sources, source_of, started, stored_steps
 from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.sql.database import full_url
@@ -56,7 +57,6 @@ from .study import FRESH_SEEDS, TOP
 from .study.config import Config, check_name, title
 from .study.number_text import in_digits_alone
 from .study.objectives import objectives_of
-from .study.starts import SourceNames, Sources, source_of, started, stored_steps
 from .workers import DEFAULT_URL, URL_VARIABLE
 from .workers.worker import Worker
 

@@ -72,7 +72,7 @@ ORDER = (
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.steering"),
     *("studies.analysis", "studies.report", "studies.live"),
     *("studies.workers", "studies.curves", "studies.upkeep", "studies.orion"),
-    *("studies.objective", "studies.creation", "studies.tuning", "studies"),
+    *("studies.objective", "studies.starts", "studies.creation", "studies.tuning", "studies"),
     *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands", "studies.cli.parsers", "studies.cli"),
 )
 

@@ -16,10 +16,10 @@ from ....tasks.identity import TaskIdentity
 from ....tasks.signals.demonstrations import Demonstrations
 from ....tasks.task import Task
 from ...creation import Remake
+from ...starts import SourceNames, Sources, started, store_start, stored_steps
 from ...storage.store import Store
 from ...storage.stored_policies import begun, find
 from ...study.config import Config
-from ...study.starts import SourceNames, Sources, started, store_start, stored_steps
 from . import options
 from .storage import database_exists, existing_store, whole_uid
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...spaces import flatten, unflatten
-from ...tasks.checkpoint.storage import policy_uid
-from ...tasks.signals.demonstrations import Demonstrations, split_start
-from ...tasks.task import Task
-from ...tasks.warm_start import WarmStart, hyperparameters_of
-from ..errors import BadConfig, UnknownStudy
-from ..storage.branches import Start
-from ..storage.store import Store
-from ..storage.stored_policies import NoPolicy, begun, load_policy, put_policy
-from .config import Config
+from ..spaces import flatten, unflatten
+from ..tasks.checkpoint.storage import policy_uid
+from ..tasks.signals.demonstrations import Demonstrations, split_start
+from ..tasks.task import Task
+from ..tasks.warm_start import WarmStart, hyperparameters_of
+from .errors import BadConfig, UnknownStudy
+from .storage.branches import Start
+from .storage.store import Store
+from .storage.stored_policies import NoPolicy, begun, load_policy, put_policy
+from .study.config import Config
 
 OF_POLICY = ("model.", "normalize_obs", "use_sde")  # hyperparameters that decide which arrays a policy has
 
