@@ -424,9 +424,9 @@ def tune(
         task: algorithm, such as PPO or "ppo", or a function decorated by `rekindle.task`.
         env: see `Task`.
         storage: URL or Store; by default $REKINDLE_STORAGE, or rekindle.db in the working directory.
-        epochs: (low, high), (low, high, base), or a string such as "1:27". Every trial trains for `low` epochs, the
-            best of them for `base` times as many, and so on up to `high`. A single number trains every trial that long.
-            None means (1, 27), or up to the last epoch of a recorded table.
+        epochs: (low, high), (low, high, base) with base <= high, or a string such as "1:27". Every trial trains for
+            `low` epochs, the best of them for `base` times as many, and so on up to `high`. A single number trains
+            every trial that long. None means (1, 27), or up to the last epoch of a recorded table.
         study: name; by default made from the task's and the environment's names.
         progress: whether to show a progress bar, in a terminal or a notebook.
         device: see `Task`.

@@ -62,7 +62,7 @@ def study_config(
     Args:
         algorithm: task class.
         env: see `Task`; or a list of several environments, with `across`.
-        epochs: text, see `parse_epochs`, or numbers, see `check_epochs`; None for 1 up to `default_epochs`.
+        epochs: see `parse_epochs`; None for 1 up to `default_epochs`.
         fixed: hyperparameters that are not searched, nested.
         priors: see `open_space`.
         known: hyperparameters of the first trials, nested or by dotted name.
@@ -217,8 +217,7 @@ def _rungs(
     """Return [low, high, base] for the option --epochs, or for its default."""
     if epochs is None:
         return check_epochs(sorted({1, default_epochs(algorithm, environments)}), scheduler)
-    numbers = [epochs] if isinstance(epochs, int) else epochs
-    rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
+    rungs = parse_epochs(epochs, scheduler)
     if scheduling(scheduler).population and rungs[0] != rungs[1]:
         raise BadConfig(
             f"all members of a population train for the same number of epochs, but --epochs is {rungs[0]}:{rungs[1]}; "

@@ -69,11 +69,7 @@ def total_or_fidelity(epochs: int | str | Sequence[int] | Fidelity) -> int | Fid
     if isinstance(epochs, Fidelity):
         check_epochs([epochs.low, epochs.high])
         return epochs
-    plain = argument(epochs)
-    if isinstance(plain, str):
-        low, high, base = parse_epochs(plain)
-    else:
-        low, high, base = check_epochs(plain if isinstance(plain, list | tuple) else [plain])
+    low, high, base = parse_epochs(argument(epochs))
     return high if low == high else Fidelity(low=low, high=high, base=base)
 
 

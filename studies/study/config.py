@@ -392,7 +392,7 @@ def check_end(env: str, most: int | None, epochs: int) -> None:
 def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:
     """Return [low, high, base] for one to three numbers, or raise BadConfig."""
     if not 1 <= len(epochs) <= 3:
-        raise BadConfig(f"epochs are low:high:base, one to three numbers, but got {[*epochs]}")
+        raise BadConfig(f"epochs are low:high:base, one to three numbers such as 1:27:3, but got {[*epochs]}")
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
     low, high, base = filled = [*filled, scheduling(scheduler).base] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
@@ -402,12 +402,26 @@ def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]
     return filled
 
 
-def parse_epochs(text: str, scheduler: str = "halving") -> list[int]:
-    """Parse ``27``, ``1:27`` or ``1:27:3`` as [low, high, base]."""
-    parts = text.split(":")
-    if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
-        raise BadConfig(f"epochs must be written high, low:high or low:high:base, such as 1:27, but got {text!r}")
-    return check_epochs([int(part) for part in parts], scheduler)
+def parse_epochs(epochs: int | str | Sequence[int], scheduler: str = "halving") -> list[int]:
+    """Return [low, high, base] for epochs as a user writes them.
+
+    They are 27, ``1:27``, ``1:27:3``, or the same numbers in a list. A stored study may have a base above high, but who
+    writes one means three rungs.
+    """
+    if isinstance(epochs, str):
+        parts = epochs.split(":")
+        if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
+            raise BadConfig(f"epochs must be written high, low:high or low:high:base, such as 1:27, but got {epochs!r}")
+        epochs = [int(part) for part in parts]
+    numbers = [*epochs] if isinstance(epochs, Sequence) else [epochs]
+    low, high, base = filled = check_epochs(numbers, scheduler)
+    if len(numbers) == 3 and low < high < base:
+        times = max(2, high // low)
+        raise BadConfig(
+            f"epochs are low:high:base with base <= high, but got {low}:{high}:{base}; for rungs from {low} to {base}, "
+            f"each {times} times the one before, write {low}:{base}:{times}"
+        )
+    return filled
 
 
 def weight_of(form: Mapping[str, Any]) -> float:

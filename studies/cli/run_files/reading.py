@@ -18,7 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -197,8 +198,13 @@ def _yaml(text: str) -> Any:
                 lines[name] = line
             return node
 
+    def as_number(construct: Callable[[Loader, Any], Any], loader: Loader, node: Any) -> Any:
+        return node.value if ":" in node.value else construct(loader, node)  # in YAML 1.1, 1:27 is 87
+
     number = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    for tag, construct in (("int", Loader.construct_yaml_int), ("float", Loader.construct_yaml_float)):
+        Loader.add_constructor(f"tag:yaml.org,2002:{tag}", partial(as_number, construct))
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from rekindle.studies.cli.parsers import make_parser
-from rekindle.studies.cli.run_files.reading import COMMANDS, places
+from rekindle.studies.cli.run_files.reading import COMMANDS, places, read
 from rekindle.studies.cli.run_files.writing import to_toml
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
@@ -89,6 +89,14 @@ def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url
     assert (other["seed"], other["epochs"], other["hyperparameters"]["optimizer.lr"]) == (4, 1, 1e-3)
     assert other["hyperparameters"]["max_grad_norm"] is None
     assert train(cli, file, "--env-steps", "128", "--storage", sqlite_url)["epochs"] == 2  # the file has epochs
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1:27", "1:27"), ("1:27.5", "1:27.5"), ("27", 27), ("1e3", 1e3), ("2.5", 2.5)]
+)
+def test_yaml_reads_numbers_with_colons_as_text(text: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(f"epochs: {text}")
+    assert read(tmp_path / "run.yaml") == {"epochs": value}
 
 
 def test_a_written_run_file_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:

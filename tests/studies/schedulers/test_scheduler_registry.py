@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +92,14 @@ def test_epochs_are_written_with_colons(text: str, epochs: list[int]) -> None:
 def test_epochs_that_make_no_rungs_are_refused(text: str) -> None:
     with pytest.raises(BadConfig, match="epochs"):
         parse_epochs(text)
+
+
+@pytest.mark.parametrize("epochs", ["3:9:27", (3, 9, 27), [3, 9, 28]])
+def test_three_rungs_are_not_read_as_a_base_above_the_last_epoch(epochs: str | Sequence[int]) -> None:
+    with pytest.raises(BadConfig, match=r"got 3:9:2[78]; for rungs from 3 to 2[78], each 3 times .*, write 3:2[78]:3"):
+        parse_epochs(epochs)
+    assert config(epochs=(*parse_epochs("3:27:3"),)).rungs == (3, 9, 27)
+    assert parse_epochs((1, 2)) == [1, 2, 3]  # the default base may be above
 
 
 def test_the_best_third_is_promoted_and_ties_go_to_the_lower_number() -> None:
