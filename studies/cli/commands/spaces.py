@@ -23,7 +23,7 @@ from ..output.terminal import new_console, note, print_json
 from ..run_files import mlagents, rl_zoo
 from ..run_files.reading import read
 from ..run_files.writing import to_toml, write
-from .options import parse_env
+from .options import described_env, parse_env
 
 
 class ProbedView(View):
@@ -86,7 +86,7 @@ def space(arguments: argparse.Namespace) -> int:
 
 def probe(arguments: argparse.Namespace) -> int:
     """Print what random actions and untrained policies find in an environment."""
-    env = EnvSpec.of(parse_env(arguments.env))
+    env = EnvSpec.of(described_env(arguments, arguments.env))
     task = arguments.task or ("behaviours" if is_joint(env) else "ppo")
     algorithm = load(task)
     identity = TaskIdentity.of(algorithm, env, arguments.seed, {})

@@ -10,7 +10,7 @@ from ....tasks.runtime.watcher import TRYING
 from ...methods import sinks_described
 from ...options.conversions import port, positive
 from ...options.worker_options import WORKER
-from .parser import MANY, command, declare, option
+from .parser import MANY, command, declare, option, weights
 from .shared import TASK, add_uid
 
 PICTURES = (
@@ -102,6 +102,7 @@ def add_probe(commands: Any) -> None:
     option(
         parser, "--steps N", "largest number of steps (default: 2000, or 10000 where episodes are long)", type=positive
     )
+    option(parser, "--reward-weights W,W", "see `rekindle train`", type=weights)
     declare(parser, WORKER, "stuck")
 
 

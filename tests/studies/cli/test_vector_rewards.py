@@ -11,6 +11,17 @@ VECTOR = "own_envs:VectorReward-v0"
 SMALL = ("num_steps=16", "num_envs=2", "num_minibatches=1", "update_epochs=1", "epoch_steps=32")
 
 
+def test_a_probe_takes_the_weights_that_its_error_names(cli: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, errors = cli("probe", VECTOR)
+    assert status != 0
+    assert "--reward-weights 0.5,0.5" in errors
+    status, out, errors = cli("probe", VECTOR, "--reward-weights", "0,1", "--steps", "400", "--json")
+    assert status == 0, errors
+    result = json.loads(out)
+    assert result["env"]["reward_weights"] == [0.0, 1.0]
+    assert {*result["random"]} == {-30.0}  # the price of each step
+
+
 def test_parts_of_the_return_are_objectives(sqlite_url: str, cli: Callable[..., tuple[int, str, str]]) -> None:
     sets = [word for value in SMALL for word in ("--set", value)]
     objectives = ("--objective", "return.0", "--objective", "return.1")
