@@ -1,12 +1,14 @@
 """Compare winners of `rekindle tune`, trained again, with Stable-Baselines3's PPO.
 
-    OMP_NUM_THREADS=1 python benchmarks/winners.py FOLDER [--env CartPole-v1 ...] [--trials 16] [--epochs 27]
+    OMP_NUM_THREADS=1 python benchmarks/winners.py FOLDER [--env CartPole-v1 ...] [--trials 16] [--confirm 3]
 
 In each environment, by default the 20 of `record_trainings.py`, a study of PPO searches; its best trial is trained
 again on fresh seeds, and so is Stable-Baselines3's PPO for as many steps, with its defaults and with rl-zoo3's settings
-where `zoo.py` has some. All are measured on the same episodes. Everything is stored in FOLDER, so the same command
-continues; several commands may train in other environments at the same time. A line has interquartile means over seeds
-and their 95% intervals by the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which are too narrow for few seeds.
+where `zoo.py` has some. With --confirm, the winner of a confirmation of the study's three best trials and the defaults,
+with so many fresh seeds each, is another side. All are measured on the same episodes. Everything is stored in FOLDER,
+so the same command continues; several commands may train in other environments at the same time. A line has
+interquartile means over seeds and their 95% intervals by the bootstrap (Agarwal et al. 2021, arXiv:2108.13264), which
+are too narrow for few seeds.
 The study's portfolio is made without its own environment, and without what others tuned there.
 """
 
@@ -34,6 +36,8 @@ from rekindle.tasks.adapters.sb3 import SB3
 from stable_baselines3 import PPO
 
 FIRST_SEED = 1000  # of the trainings after a search, whose seed is 0
+WINNER, CONFIRMED = "Rekindle's winner", "and confirmed"
+CANDIDATES = 3  # of a confirmation, besides the defaults
 EPISODES = 100
 EPOCH_STEPS = 4096
 
@@ -80,6 +84,13 @@ def peers(
     }
 
 
+def confirmed(study: rekindle.Study, seeds: int) -> Mapping[str, Any]:
+    """Return the hyperparameters of the winner of a confirmation."""
+    answer = study.confirm(top=CANDIDATES, seeds=seeds, progress=False)
+    hyperparameters: Mapping[str, Any] = answer["candidates"][answer["winner"]]["hyperparameters"]
+    return hyperparameters
+
+
 def bounds(means: list[float]) -> tuple[float, float, float]:
     """Return the interquartile mean of returns and its interval."""
     return interval(iqm, np.array([means]).T)
@@ -100,6 +111,7 @@ def main() -> None:
     parser.add_argument("--env", action="append", default=[], choices=list(ENVIRONMENTS))
     for name, number in (("trials", 16), ("epochs", 27), ("seeds", 10), ("peers", 5), ("episodes", EPISODES)):
         parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--confirm", type=int, metavar="SEEDS", help="train a confirmation's winner again, too")
     options = parser.parse_args()
     if min(options.seeds, options.peers) < FEWEST:
         parser.error(f"an interval needs {FEWEST} seeds, but got --seeds {options.seeds} --peers {options.peers}")
@@ -112,12 +124,19 @@ def main() -> None:
                 study = rekindle.tune("ppo", env, storage=store, study="search", progress=False, **size)
             assert study.best is not None, f"no trial in {name} has a result"
             length = {"epochs": options.epochs, "episodes": options.episodes}
-            ours = trained(store, rekindle.PPO, env, study.best.hyperparameters, options.seeds, **length)
+            ours = {WINNER: study.best.hyperparameters}
+            if options.confirm:
+                ours[CONFIRMED] = confirmed(study, options.confirm)
+            winners = {
+                side: trained(store, rekindle.PPO, env, values, options.seeds, **length)
+                for side, values in ours.items()
+            }
             others = peers(store, name, env, options.peers, **length)
-        for side, means in {"Rekindle's winner": ours, **others}.items():
+        for side, means in {**winners, **others}.items():
             value, low, high = bounds(means)
             print(f"{name:26} {side:18} {value:9.4g} ({low:.4g} to {high:.4g}, {len(means)} seeds)")
-        print(f"{name:26} Rekindle's winner is {verdict(ours, others)}", flush=True)
+        for side, means in winners.items():
+            print(f"{name:26} {side} is {verdict(means, others)}", flush=True)
 
 
 if __name__ == "__main__":
