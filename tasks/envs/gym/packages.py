@@ -24,7 +24,7 @@ from ..base.spec import EnvSpec
 
 REGISTER = {"minatar": ("minatar.gym", "register_envs")}  # functions that do, by module; others have register_envs()
 WORLD = '{{"id": "metaworld:Meta-World/MT1", "kwargs": {{"env_name": "reach-v3"}}}}'
-AGENTS = "pettingzoo/PACKAGE:{name}, such as pettingzoo/mpe2:simple_spread_v3"
+AGENTS = r"(?:pettingzoo[./])?(?:([\w.]+)[.:/])?(\w+_v\d+)"  # pattern of a module of PettingZoo, however it is written
 OLD_GYM = (
     '{{"id": "shimmy:GymV21Environment-v0", "kwargs": {{"env_id": "{name}", "make_kwargs": '
     '{{"disable_env_checker": true}}}}}}'
@@ -39,7 +39,7 @@ class Package(NamedTuple):
         ids: pattern of its ids.
         module: module whose import registers them.
         install: argument of pip.
-        form: what to write, with the id as {name}; "" for "module:Id".
+        form: what to write, with the id as {name} and what is before it as {home}; "" for "module:Id".
         needs: module that must be found; "" for `module`.
     """
 
@@ -72,7 +72,7 @@ PACKAGES = (
     Package("MiniWorld-", "miniworld", "miniworld"),
     Package("Crafter", "crafter", f"crafter, pip install {GYM}", OLD_GYM, needs="gym"),
     Package("procgen", "procgen", f"procgen, pip install {GYM}", OLD_GYM),
-    Package(r"\w+_v\d+$", "pettingzoo", "'rekindle-rl[pettingzoo]'", AGENTS),
+    Package(f"{AGENTS}$", "pettingzoo", "'rekindle-rl[pettingzoo]'", "pettingzoo/{home}:{name}"),
 )
 
 
@@ -99,10 +99,13 @@ def advice(spec: EnvSpec) -> str:
     if isinstance(getattr(sys.modules.get(module), name, None), type):
         register = f"gymnasium.register('{name}-v0', '{spec.id}')"
         return f"; it is a class: register it with an id, {register} in {module}, and write {spec.id}-v0"
+    if agents := re.fullmatch(AGENTS, spec.id):
+        module, name = agents.groups()
     package = next((package for package in PACKAGES if re.match(package.ids, name)), None)
     if package is None:
         return "".join(f"; write {wanted}" for wanted in [*_spellings(module, name)][:1])
-    wanted = (package.form or "{module}:{name}").format(module=package.module, name=name)
+    home = module or "PACKAGE"
+    wanted = (package.form or "{module}:{name}").format(module=package.module, home=home, name=name)
     missing = find_spec((package.needs or package.module).partition(".")[0]) is None
     steps = [f"pip install {package.install}"] * missing + [f"write {wanted}"] * (wanted != spec.id)
     return f"; {', and '.join(steps)}" if steps else ""
