@@ -32,7 +32,8 @@ from ..tasks.warm_start import located
 from .analysis.learning import all_located
 from .creation import Remake, create_study
 from .engine.checked_config import load_task, remarks
-from .engine.confirmations import confirmation_config, confirmation_view, start_confirmation
+from .engine.confirmation_views import confirmation_view
+from .engine.confirmations import confirmation_config, start_confirmation
 from .engine.json_views import front, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies

@@ -29,7 +29,7 @@ import numpy as np
 
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
-from ..engine.confirmations import complete_confirmation
+from ..engine.confirmation_views import complete_confirmation
 from ..engine.json_views import rank, study_view
 from ..engine.views import ConfirmationView, EstimateView
 from ..schedulers.confirming import Confirmation

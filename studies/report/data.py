@@ -17,7 +17,7 @@ from ...spaces.dimension import Dimension, Maybe
 from ...tasks import load
 from ...tasks.explanations import explanation
 from ..analysis.health import diagnose
-from ..engine.confirmations import complete_confirmation, confirmation_view
+from ..engine.confirmation_views import complete_confirmation, confirmation_view
 from ..engine.json_views import infeasible, ranked, study_view
 from ..engine.views import StudyView, TrialView
 from ..methods import scheduling

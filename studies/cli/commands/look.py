@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
-from ...engine.confirmations import confirmation_view
+from ...engine.confirmation_views import confirmation_view
 from ...engine.json_views import status_view, study_view, task_view, trainings_view
 from ...engine.probes import lines_of
 from ...engine.views import ConfirmedStudyView, TaskView

@@ -24,13 +24,8 @@ from ...creation import create_study
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located
 from ...engine.checked_config import load_task, remarks
-from ...engine.confirmations import (
-    check_confirmable,
-    confirmation_config,
-    confirmation_view,
-    confirmations_of,
-    start_confirmation,
-)
+from ...engine.confirmation_views import confirmation_view
+from ...engine.confirmations import check_confirmable, confirmation_config, confirmations_of, start_confirmation
 from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view

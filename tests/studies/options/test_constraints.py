@@ -13,7 +13,8 @@ import pytest
 import rekindle
 from optuna.samplers import GPSampler
 from own_functions import drive
-from rekindle.studies.engine.confirmations import confirmation_config, constraint_views, start_confirmation
+from rekindle.studies.engine.confirmation_views import constraint_views
+from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.json_views import rank, study_view, summary_view
 from rekindle.studies.engine.optuna_mirror import frozen
 from rekindle.studies.engine.runner import start_study

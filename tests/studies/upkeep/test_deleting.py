@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 import rekindle
-from rekindle.studies.engine.confirmations import confirmation_view
+from rekindle.studies.engine.confirmation_views import confirmation_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.storage.sql.schema import command, segment, trial
