@@ -40,7 +40,7 @@ ORDER = (
         "tasks.cuda",
         "tasks.runtime",
     ),
-    *("tasks.envs.base", "tasks.envs.agents", "tasks.envs.classic", "tasks.envs.gym"),
+    *("tasks.envs.base", "tasks.envs.agents", "tasks.envs.classic", "tasks.envs.gym", "tasks.envs.selftest"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
     *("tasks.networks", "tasks.experience"),
     *(

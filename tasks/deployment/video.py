@@ -20,10 +20,10 @@ from ..envs.base.curriculum import Curriculum
 from ..envs.base.joined import JoinedActions
 from ..envs.classic.envs import ClassicEnvs, classic_envs, is_classic
 from ..envs.gym.envs import reset_seed
-from ..envs.gym.make import make_drawn, make_env, of_reset
-from ..envs.gym.selftest import self_test
+from ..envs.gym.make import make_env, make_for_episode, of_reset
 from ..envs.gym.single_instance import take_turn
 from ..envs.pools.makers import is_pool
+from ..envs.selftest.attempts import self_test
 from ..errors import TaskError, class_and_text
 from ..runtime.warning_filters import changed_filters
 
@@ -144,7 +144,7 @@ def _rendering(spec: EnvSpec, seed: int) -> tuple[gym.Env[Any, Any], int, dict[s
     episode: tuple[int | str, ...] = ("epoch", 0, 0, 0) if restore.mode == "restart" else (0, 0)
     options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, *episode)
     drawn = replace(spec, kwargs={**spec.kwargs, "render_mode": RENDER})
-    env = make_drawn(drawn, restore.generators, options, plain)
+    env = make_for_episode(drawn, restore.generators, options, plain)
     env = env.env if isinstance(env, JoinedActions) else env
     if is_classic(spec):
         env = Begun(env, classic_envs(spec, (seed,), 1, "evaluation"))

@@ -23,13 +23,13 @@ from .classic.envs import classic_envs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
 from .gym.make import make_env
-from .gym.selftest import self_test
 from .gym.single_instance import take_turn
 from .gym.surroundings import guards_of
 from .pools.makers import is_pool
 from .pools.pool import Pool, pool_spaces
 from .processes.agreement import compared, tested
 from .processes.parent import Processes
+from .selftest.attempts import self_test
 
 
 def make_envs(

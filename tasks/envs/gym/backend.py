@@ -25,7 +25,7 @@ from ..base.envs import Array
 from ..base.failures import close_env, close_or_warn
 from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
-from .make import Env, begin_episode, make_drawn, make_env, of_reset
+from .make import Env, begin_episode, make_env, make_for_episode, of_reset
 from .rewards import check_step
 from .surroundings import UNGUARDED, Guards
 
@@ -242,9 +242,7 @@ class InProcess:
             )
 
     def _new(self, options: Options, like: Env) -> Env:
-        if self.drawn:
-            return make_drawn(self.spec, self.generators, options or {}, like)
-        return make_env(self.spec, self.generators)
+        return make_for_episode(self.spec, self.generators, options or {}, like)
 
 
 def _close(lists: Sequence[list[Env]], spec: EnvSpec, guards: Guards, owner: int) -> None:

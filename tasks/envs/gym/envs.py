@@ -22,7 +22,7 @@ from ..base.spec import RAISED, EnvSpec, EnvSpecError
 from . import snapshot
 from .backend import Backend, Options, Outcome
 from .restarts import check_share
-from .selftest import Restore
+from .restore import Restore
 from .single_instance import take_turn
 
 Result = TypeVar("Result")

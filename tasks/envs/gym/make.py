@@ -159,16 +159,20 @@ def _with_mask(env: Env, spec: EnvSpec) -> Env:
     return env
 
 
-def make_drawn(spec: EnvSpec, generators: Sequence[str], parameters: Mapping[str, Any], like: Env) -> Env:
-    """Create an environment whose constructor gets the parameters drawn for it.
+def make_for_episode(spec: EnvSpec, generators: Sequence[str], parameters: Mapping[str, Any], like: Env | None) -> Env:
+    """Create an environment for an episode.
+
+    The episode's parameters may have arguments of the constructor.
 
     Raises:
-        EnvSpecError: it cannot be made, or its spaces differ from those of `like`.
+        EnvSpecError: it cannot be made, or arguments give it other spaces than those of `like`.
     """
     drawn = {name.removeprefix(KWARGS): value for name, value in parameters.items() if name.startswith(KWARGS)}
+    if not drawn:
+        return make_env(spec, generators)
     env = make_env(replace(spec, kwargs={**spec.kwargs, **drawn}, parameters={}), generators)
     for space in ("observation_space", "action_space"):
-        if getattr(env, space) != getattr(like, space):
+        if like is not None and getattr(env, space) != getattr(like, space):
             raise EnvSpecError(
                 f"{spec.id}: all episodes have the same spaces, but with {drawn} {space} is {getattr(env, space)} "
                 f"instead of {getattr(like, space)}; vary other arguments"

@@ -24,8 +24,9 @@ from ..base.encode import Actions, Observations, Spaces, with_scale
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
-from ..gym.selftest import Restore, patiently
+from ..gym.restore import Restore
 from ..gym.surroundings import guards_of
+from ..selftest.attempts import patiently
 from .makers import RawPool, VectorEntryPoint, make_pool, rows
 
 STEPS, IMAGE_STEPS = 64, 8  # length of the self-test, for vectors and for images

@@ -22,11 +22,12 @@ from ..base.spec import EnvSpec
 from ..gym.backend import InProcess
 from ..gym.chance import suspects
 from ..gym.envs import twice
-from ..gym.selftest import Restore, self_test
+from ..gym.restore import Restore
 from ..gym.single_instance import take_turn
 from ..gym.surroundings import guards_of
 from ..pools.makers import is_pool
 from ..pools.pool import pool_test
+from ..selftest.attempts import self_test
 from .wire import Child, Layout, arrays_in, memory_file
 
 STEPS = 8

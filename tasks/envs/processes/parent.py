@@ -22,7 +22,7 @@ from ..base.encode import Observations, Spaces
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
-from ..gym.selftest import Restore
+from ..gym.restore import Restore
 from .agreement import played_here
 from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 

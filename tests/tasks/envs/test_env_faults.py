@@ -24,11 +24,11 @@ from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.gym.envs import GymEnvs
-from rekindle.tasks.envs.gym.kept_state import instance_state
 from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step
-from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.gym.surroundings import guards_of
+from rekindle.tasks.envs.selftest.attempts import self_test
+from rekindle.tasks.envs.selftest.kept_state import instance_state
 from rekindle.tasks.errors import Diverged, TaskError, UnsupportedSpace
 from rekindle.tasks.identity import TaskIdentity
 from rekindle.tasks.probing import probe

@@ -16,8 +16,8 @@ from rekindle.studies.engine.json_views import task_view
 from rekindle.tasks.envs.base import failures
 from rekindle.tasks.envs.factory import spaces_of
 from rekindle.tasks.envs.gym.chance import firsts, suspects
-from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.processes.agreement import compared
+from rekindle.tasks.envs.selftest.attempts import self_test
 from rekindle.tasks.runtime.fingerprint import InexactWarning
 from rekindle.tasks.task import Task
 from support_path import SUPPORT

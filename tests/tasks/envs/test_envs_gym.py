@@ -27,7 +27,9 @@ from rekindle.tasks.envs.gym import snapshot
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.make import make_env
-from rekindle.tasks.envs.gym.selftest import Record, Restore, _difference, self_test
+from rekindle.tasks.envs.gym.restore import Restore
+from rekindle.tasks.envs.selftest.attempts import self_test
+from rekindle.tasks.envs.selftest.episodes import Record, difference
 from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace, class_and_text
 from rekindle.tasks.rng import streams
 from support_path import SUPPORT
@@ -503,8 +505,8 @@ def test_a_replay_ends_with_its_episode() -> None:
 
 def test_episodes_of_different_lengths_differ_in_that() -> None:
     record = Record(b"the same", 0.0, False, False, b"")
-    assert _difference([record] * 3, [record] * 3) is None
-    assert _difference([record] * 3, [record] * 4) == "the length of the episode (2 steps)"
+    assert difference([record] * 3, [record] * 3) is None
+    assert difference([record] * 3, [record] * 4) == "the length of the episode (2 steps)"
 
 
 def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
@@ -574,7 +576,7 @@ def test_mujoco_does_not_tell_at_every_environment_what_is_deprecated_in_its_mod
 
 
 def test_a_self_test_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rekindle.tasks.envs.gym.selftest.LONG", 0.0)
+    monkeypatch.setattr("rekindle.tasks.envs.selftest.bench.SLOW", 0.0)
     self_test.cache_clear()
     words = (
         r"Blackjack-v1: the self-test, .* 1,500 steps or more in each process; .* minutes; .*\"restore\": \"restart\""
@@ -586,7 +588,7 @@ def test_a_self_test_that_takes_long_says_so_once(monkeypatch: pytest.MonkeyPatc
 
 def test_a_forecast_of_a_self_test_leaves_out_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.chain([100.0, 100.0], itertools.repeat(100.1))  # after each step, when the test began at 0
-    monkeypatch.setattr("rekindle.tasks.envs.gym.selftest.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("rekindle.tasks.envs.selftest.bench.monotonic", lambda: next(seconds))
     self_test.cache_clear()
     self_test(EnvSpec("Blackjack-v1"))  # a warning would be an error
 

@@ -25,8 +25,8 @@ from rekindle.studies.cli import main
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.gym.envs import GymEnvs
-from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.processes.parent import EnvProcessFailed, Processes
+from rekindle.tasks.envs.selftest.attempts import self_test
 from rekindle.tasks.errors import Hung, StateMismatch
 from rekindle.tasks.runtime import progress
 from test_envs_gym import SPECS as ALL

@@ -281,6 +281,19 @@ def test_a_simulator_with_one_port_is_trained_and_evaluated(named: bool, started
     assert not alive(started())
 
 
+def test_a_simulator_with_one_port_may_have_drawn_arguments(started: Callable[[], list[int]]) -> None:
+    drawn = {"kwargs.port": {"choice": [port()]}}
+    returns = []
+    for named in (False, True):
+        spec = EnvSpec("simulators:OnePort-v0", {"port": port()}, parameters=drawn, single_instance=named)
+        task = PPO(spec, seed=1).init(**SMALL, num_envs=1)
+        task.fit(1)
+        returns.append(task.metrics["episode_return"])
+        task.finish()
+    assert returns[0] == returns[1], "the self-test finds that there is one at most"
+    assert not alive(started())
+
+
 def test_more_than_one_environment_of_a_simulator_with_one_port_is_refused(started: Callable[[], list[int]]) -> None:
     spec = EnvSpec("simulators:OnePort-v0", {"port": port()})
     with pytest.raises(EnvSpecError, match=r"allows one instance at a time, but 1 x 2 are needed; set num_envs=1"):

@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..base.failures import attribute
-from .layers import is_of_environment, layers_of, modules_of
+from ..gym.layers import is_of_environment, layers_of, modules_of
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 MANY, DEEP = 20_000, 6  # values that are read, and levels of containers

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from .layers import modules_of
+from ..gym.layers import modules_of
 
 SHIFT = datetime.timedelta(days=40, hours=5, minutes=23, seconds=17.37)  # another month, weekday, hour and second
 SECONDS, NANOSECONDS = ("time", "monotonic", "perf_counter"), ("time_ns", "monotonic_ns", "perf_counter_ns")
