@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..envs import Joined
+from ..envs.base.joined import LARGEST_WHOLE, takes_numbers
 from ..errors import UnsupportedSpace
 
 NEAR = 0.25, 4.0  # least and largest half width of a Box whose numbers stay as they are
@@ -364,14 +365,14 @@ def distribution_for(space: gym.Space[Any], subject: str) -> Distribution:
             return MultiCategorical([int(n) for n in space.nvec])
         case gym.spaces.MultiBinary():
             return Bernoulli((math.prod(space.shape),))  # a row of bits, which `Actions.decode` reshapes
-        case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
+        case gym.spaces.Box() if space.shape and 0 not in space.shape and takes_numbers(space):
             return Gaussian(tuple(space.shape), Units.of(space.low, space.high))
         case Joined() if space.choices:
             return Hybrid(space)
         case Joined():
             return Gaussian((len(space.low),), Units.of(space.low, space.high))
     raise UnsupportedSpace(
-        f"{subject} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, and in Dicts and "
-        f"Tuples of these with bounded Boxes, but got {space}; wrap the environment in a gymnasium.ActionWrapper that "
-        "offers one of these"
+        f"{subject} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box spaces (integers up to "
+        f"{LARGEST_WHOLE:,}), and in Dicts and Tuples of these with bounded Boxes, but got {space}; wrap the "
+        "environment in a gymnasium.ActionWrapper that offers one of these"
     )

@@ -60,6 +60,18 @@ class BoxWalk(Walk):
         super().__init__(BOX, spaces.Box(np.array([-1, -np.inf], np.float32), np.array([2, np.inf], np.float32)))
 
 
+class IntegerWalk(Walk):
+    """Actions that are integers."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Box(np.array([-3, 0]), np.array([2, 200]), dtype=np.int16))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.position = self.position + action / (2, 200) * self.np_random.normal(0, 1, 2)
+        return self.show(), float(action[0]) - abs(int(action[1]) - 150) / 50, False, False, {}
+
+
 class RowsWalk(Walk):
     """MultiDiscrete actions."""
 
@@ -438,6 +450,7 @@ OWN = (
     *WALKS,
     BranchWalk,
     CameraWalk,
+    IntegerWalk,
     Square,
     LessonWalk,
     Search,

@@ -53,6 +53,7 @@ CONTINUOUS = {
     "renewed": EnvSpec("BipedalWalker-v3"),
     "MuJoCo": EnvSpec("InvertedPendulum-v5"),
     "MuJoCo, replayed": EnvSpec("Ant-v5"),
+    "integers": EnvSpec("own_envs:IntegerWalk-v0"),
     "wrapped": EnvSpec("Pendulum-v1", wrappers=[{"entry_point": "gymnasium.wrappers:NormalizeReward"}]),
 }
 SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
@@ -179,6 +180,8 @@ QUICK = {
     ("ppo, flat, separate", "tiny image"),
     ("sac", "hybrid"),
     ("td3", "MuJoCo"),
+    ("sac", "integers"),
+    ("ppo", "integers"),
     ("ppo", "branches"),
     ("sac, lstm", "restart"),
     ("ppo2, sde", "wrapped"),

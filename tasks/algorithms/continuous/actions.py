@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...envs import Joined
-from ...envs.base.joined import CHOICES, sizes_of
+from ...envs.base.joined import CHOICES, LARGEST_WHOLE, sizes_of, takes_numbers
 from ...errors import UnsupportedSpace
 from ...networks.distributions import LOG_2_PI, Units, log_softmax
 from ...networks.mlp import Parameters, actor_layers
@@ -103,7 +103,7 @@ class NormalizedActions:
         """Raise UnsupportedSpace for choices or bounds that rule out the class."""
         if self.only_numbers and self.num_discrete > 1:
             raise UnsupportedSpace(
-                f"{subject} acts in Boxes of floats that are bounded on all sides, and in Dicts and Tuples of these, "
+                f"{subject} acts in Boxes that are bounded on all sides, and in Dicts and Tuples of these, "
                 f"but got choices in {space}; use SAC, or DQN for a Discrete space"
             )
         if self.num_discrete > MAX_CHOICES:
@@ -200,8 +200,11 @@ def _columns_of(space: gym.Space[Any], subject: str) -> tuple[Array, Array, dict
         UnsupportedSpace: the space has other parts.
     """
     match space:
-        case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating) and space.is_bounded():
-            return space.low.reshape(-1), space.high.reshape(-1), {}
+        case gym.spaces.Box() if space.shape and takes_numbers(space) and space.is_bounded():
+            low, high = (
+                bound.reshape(-1).astype(np.result_type(bound, np.float32)) for bound in (space.low, space.high)
+            )
+            return low, high, {}
         case Joined():
             return space.low, space.high, space.choices
         case gym.spaces.Discrete() | gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
@@ -209,9 +212,9 @@ def _columns_of(space: gym.Space[Any], subject: str) -> tuple[Array, Array, dict
             zeros = np.zeros(len(choices), np.float32)
             return zeros, zeros, choices
     raise UnsupportedSpace(
-        f"{subject} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are bounded on "
-        f"all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a gymnasium.ActionWrapper that "
-        "offers one"
+        f"{subject} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes that are bounded on all sides "
+        f"(integers up to {LARGEST_WHOLE:,}), and in Dicts and Tuples of these, but got {space}; wrap it in a "
+        "gymnasium.ActionWrapper that offers one"
     )
 
 

@@ -496,7 +496,7 @@ class Actions:
         if not isinstance(space, (*FLAT_SPACES, Joined)):
             raise UnsupportedSpace(
                 f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these "
-                f"with bounded Boxes of floats, but action_space is {space}; add a wrapper that turns it into one"
+                f"with bounded Boxes, but action_space is {space}; add a wrapper that turns it into one"
             )
         if isinstance(space, FLAT_SPACES) and (size := size_of(space)) > MOST_VALUES:
             raise UnsupportedSpace(
@@ -505,7 +505,7 @@ class Actions:
                 "(MultiDiscrete), such as its digits, in a wrapper"
             )
         self.chosen = isinstance(space, Joined) and space.starts is not None  # nothing to clip
-        self.whole = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
+        self.whole = isinstance(space, spaces.Box) and space.dtype.kind != "f"
         # A learner sees a MultiDiscrete or MultiBinary as one row of choices; a Box keeps its shape.
         rows = isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary)
         self.learner_shape = (int(np.prod(self.shape)),) if rows else self.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -16,12 +16,13 @@ from .envs import Array
 Space = spaces.Space[Any]
 Path = tuple[str | int, ...]
 CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+LARGEST_WHOLE = 2**24  # up to which float32 holds every integer
 
 
 class Joined(spaces.Space[NDArray[np.float32]]):
     """Rows of float32 that represent the actions of a Dict or Tuple.
 
-    Its parts, possibly nested, are Boxes of bounded floats and choices (Discrete, MultiDiscrete and MultiBinary). A row
+    Its parts, possibly nested, are bounded Boxes and choices (Discrete, MultiDiscrete and MultiBinary). A row
     holds the parts in order, flattened, with choices as indices from 0.
 
     Attributes:
@@ -36,7 +37,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
             ValueError: `can_join` is false for the space.
         """
         if not can_join(space):
-            raise ValueError(f"a Dict or Tuple of bounded Boxes of floats and of choices is joined, but not {space}")
+            raise ValueError(f"a Dict or Tuple of bounded Boxes and of choices is joined, but not {space}")
         self.space = space
         self.parts: list[tuple[Path, Space, slice]] = []
         self.choices: dict[int, int] = {}
@@ -85,6 +86,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         for path, leaf, columns in self.parts:
             numbers = row[..., columns].reshape((*row.shape[:-1], *(leaf.shape or ())))
             if isinstance(leaf, spaces.Box):
+                numbers = numbers if leaf.dtype.kind == "f" else np.rint(numbers)
                 # A bound in float32 may lie outside the same bound in float64.
                 values[path] = np.asarray(np.clip(numbers.astype(leaf.dtype), leaf.low, leaf.high))
             else:
@@ -115,14 +117,25 @@ class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
 def can_join(space: Space) -> bool:
     """Return whether `Joined` can represent a space.
 
-    It must be a Dict or Tuple of choices and of Boxes of bounded floats.
+    It must be a Dict or Tuple of choices and of bounded Boxes.
     """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return False
     parts = [leaf for _, leaf in leaves(space)]
-    boxes = [part for part in parts if isinstance(part, spaces.Box)]
-    bounded = all(np.issubdtype(box.dtype, np.floating) and box.is_bounded() for box in boxes)
-    return bool(parts) and bounded and all(isinstance(part, (spaces.Box, *CHOICES)) for part in parts)
+    return bool(parts) and all(
+        isinstance(part, CHOICES) or (takes_numbers(part) and part.is_bounded()) for part in parts
+    )
+
+
+def takes_numbers(space: Space) -> TypeGuard[spaces.Box]:
+    """Return whether a space is a Box whose actions are numbers of float32.
+
+    Those of integers are rounded, so their bounds must be numbers that float32 holds.
+    """
+    if not isinstance(space, spaces.Box):
+        return False
+    bounds = np.array([space.low, space.high], np.float64)
+    return space.dtype.kind == "f" or bool((np.abs(bounds) <= LARGEST_WHOLE).all())
 
 
 def sizes_of(space: Space) -> list[int]:

@@ -91,7 +91,7 @@ def test_acting_normalizes_by_running_moments_alone() -> None:
 
 
 def test_choices_memories_and_images_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"CrossQ on CartPole-v1 acts in Boxes of floats .* use SAC, or DQN"):
+    with pytest.raises(UnsupportedSpace, match=r"CrossQ on CartPole-v1 acts in Boxes that .* use SAC, or DQN"):
         CrossQ("CartPole-v1").init()
     reason = "batch renormalization has neither memory nor encoder"
     with pytest.raises(UnsupportedSpace, match=rf"CrossQ on Pendulum-v1: {reason}, but model.memory is 'gru'"):

@@ -159,7 +159,7 @@ def test_exploration_stays_within_the_bounds() -> None:
 @pytest.mark.parametrize("task", [DDPG, TD3])
 def test_choices_memories_and_images_are_refused_by_name(task: type[Task]) -> None:
     name = task.learner.algorithm()
-    with pytest.raises(UnsupportedSpace, match=rf"{name} on CartPole-v1 acts in Boxes of floats .* use SAC, or DQN"):
+    with pytest.raises(UnsupportedSpace, match=rf"{name} on CartPole-v1 acts in Boxes that .* use SAC, or DQN"):
         task("CartPole-v1").init()
     reason = "its target policy has neither memory nor encoder"
     with pytest.raises(UnsupportedSpace, match=rf"{name} on Pendulum-v1: {reason}, but model.memory is 'gru'"):

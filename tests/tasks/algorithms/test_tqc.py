@@ -120,7 +120,7 @@ def test_the_value_of_a_state_is_the_mean_of_all_quantiles() -> None:
 
 
 def test_choices_and_empty_mixtures_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"TQC on CartPole-v1 acts in Boxes of floats .* use SAC, or DQN"):
+    with pytest.raises(UnsupportedSpace, match=r"TQC on CartPole-v1 acts in Boxes that .* use SAC, or DQN"):
         TQC("CartPole-v1").init()
     with pytest.raises(ValueError, match=r"TQC: some quantiles must be left .* is 5 of 5 quantiles; drop fewer"):
         TQC("Pendulum-v1").init(quantiles=5, dropped_quantiles=5)

@@ -168,6 +168,7 @@ def test_choices_alone_are_joined_and_split() -> None:
     [
         spaces.Dict(a=spaces.Text(2)),
         spaces.Dict(a=spaces.Box(-np.inf, 1, (1,)), b=spaces.Discrete(2)),
+        spaces.Dict(a=spaces.Box(0, 2**40, (1,), np.int64), b=spaces.Discrete(2)),
         spaces.Tuple([]),
         spaces.Box(0, 1, (1,)),
     ],
@@ -181,6 +182,10 @@ def test_only_dicts_of_bounded_boxes_and_choices_are_joined(space: spaces.Space)
 def test_boxes_of_integers_are_rounded() -> None:
     actions = Actions(spaces.Box(-3, 5, (2,), np.int16), "Test-v0")
     assert actions.decode(np.array([[[1.6, 9.0]]], np.float32)).tolist() == [[2, 5]]
+    joined = Joined(whole := spaces.Dict(a=spaces.Box(-3, 5, (), np.int8), b=spaces.Box(0, 1, (2,), np.bool_)))
+    taken = joined.split(np.array([1.6, 0.4, 0.6], np.float32))
+    assert whole.contains(taken)
+    assert (int(taken["a"]), taken["b"].tolist()) == (2, [False, True])
 
 
 @pytest.mark.parametrize(

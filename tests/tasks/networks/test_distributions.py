@@ -234,6 +234,7 @@ def test_log_softmax_is_that_of_torch() -> None:
         (gym.spaces.MultiBinary([2, 3]), Bernoulli, (6,)),
         (gym.spaces.Box(-1, 1, (2,)), Gaussian, (2,)),
         (gym.spaces.Box(-1, 1, (2, 3), dtype=np.float64), Gaussian, (2, 3)),
+        (gym.spaces.Box(0, 255, (2,), dtype=np.uint8), Gaussian, (2,)),
     ],
 )
 def test_every_action_space_has_its_distribution(space: gym.Space, distribution: type, shape: tuple[int, ...]) -> None:
@@ -245,7 +246,8 @@ def test_every_action_space_has_its_distribution(space: gym.Space, distribution:
 @pytest.mark.parametrize(
     "space",
     [
-        gym.spaces.Box(0, 255, (2,), dtype=np.uint8),
+        gym.spaces.Box(0, 2**24 + 1, (2,), dtype=np.int32),
+        gym.spaces.Box(-np.inf, np.inf, (2,), dtype=np.int64),
         gym.spaces.Box(-1, 1, ()),
         gym.spaces.Box(-1, 1, (0,)),
         gym.spaces.MultiDiscrete([[2, 3], [2, 2]]),
