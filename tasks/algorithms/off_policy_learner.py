@@ -44,7 +44,7 @@ from ..experience.replay_buffer import (
 from ..experience.sequence_replay import Sequences, check_sequences
 from ..experience.turns import OpenTransitions
 from ..learner import Learner, Policy
-from ..networks.encoders import ENCODERS, unused_in_model
+from ..networks.encoders import ENCODERS, unused_by_networks
 from ..networks.optimizers import GRAD_NORM_INTERVAL, schedule
 from ..networks.recurrent import ActingMemory
 from ..rng import streams
@@ -129,7 +129,7 @@ class OffPolicyLearner(Learner):
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
-        return unused_in_model(env, fixed)
+        return unused_by_networks(env, fixed)
 
     def build(self) -> None:
         """Create the replay buffer, its sampler and the counters.

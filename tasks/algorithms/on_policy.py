@@ -22,7 +22,7 @@ from ..learner import Learner
 from ..networks.actor_critic import ActorCriticForm, model_space
 from ..networks.compiled_actor_critic import actor_critic
 from ..networks.distributions import Gaussian, distribution_for, units_in
-from ..networks.encoders import ENCODERS, check_encoder, unused_in_model
+from ..networks.encoders import ENCODERS, check_encoder, unused_by_networks
 from ..networks.goal_conditioning import goal_of
 from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
 from ..networks.recurrent import RecurrentActorCritic
@@ -189,8 +189,7 @@ def without_effect(learner: type[Learner], env: EnvSpec, fixed: Mapping[str, Any
     of_a_box = [] if distribution.log_std_shape else ["model.std_init"]
     if not isinstance(distribution, Gaussian):
         of_a_box += ["use_sde", "sde_sample_freq"]
-    of_vectors = [] if Observations(spaces_of(env).observation, env.id).kind == "vector" else ["normalize_obs"]
-    return of_joint_critic + of_a_box + of_vectors + unused_in_model(env, fixed)
+    return of_joint_critic + of_a_box + unused_by_networks(env, fixed)
 
 
 def make_agent(learner: Learner) -> Agent:

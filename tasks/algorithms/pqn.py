@@ -34,7 +34,7 @@ from ..experience.rollout import Agent, StepNoise
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.distributions import Categorical, Numbers
-from ..networks.encoders import ENCODERS, check_encoder, encoder_for, encoder_space, unused_in_model
+from ..networks.encoders import ENCODERS, check_encoder, encoder_for, encoder_space, unused_by_networks
 from ..networks.layer_norm import LayerNormMLP
 from ..networks.masked_logits import FORBIDDEN
 from ..networks.mlp import Network, Parameters, actor_layers, initialize, shapes_of
@@ -161,7 +161,7 @@ class PQNLearner(Learner):
 
     @classmethod
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
-        return unused_in_model(env, fixed)
+        return unused_by_networks(env, fixed)
 
     def build(self) -> None:
         hp, envs = self.hp, self.envs

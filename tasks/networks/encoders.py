@@ -347,12 +347,12 @@ def fitting(name: str, image_shape: tuple[int, ...]) -> str:
     return "small" if size >= ENCODERS["small"].smallest else "flat"
 
 
-def unused_in_model(env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
-    """Return hyperparameters of `model` without effect in an environment."""
+def unused_by_networks(env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+    """Return hyperparameters of networks and their inputs without effect."""
     others = (fixed.get(f"model.{name}", "none") for name in ("memory", "goal_conditioning"))
     names = ["model.width"] if fixed.get("model.hidden") and all(other == "none" for other in others) else []
     is_vector = Observations(spaces_of(env).observation, env.id).kind == "vector"
-    return [*names, "model.largest_pixel"] if is_vector else names
+    return [*names, "model.largest_pixel" if is_vector else "normalize_obs"]
 
 
 def check_encoder(model: Mapping[str, Any], env: EnvSpec, subject: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from rekindle import A2C, DQN, PPO, PPO2, SAC, SVPG
+from rekindle import A2C, DQN, PPO, PPO2, PQN, SAC, SVPG
 from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import one_thread
@@ -180,6 +180,14 @@ def test_the_largest_pixel_of_vectors_is_refused(task: type[Task]) -> None:
         task("CartPole-v1", seed=0).init(model={"largest_pixel": 10})
     assert "model.largest_pixel" in task.learner.without_effect(EnvSpec.of("CartPole-v1"), {})
     assert "model.largest_pixel" not in task.learner.without_effect(EnvSpec.of(TINY), {})
+
+
+@pytest.mark.parametrize("task", [PPO, PQN, DQN])
+def test_images_are_not_normalized_and_no_search_tries_it(task: type[Task]) -> None:
+    vectors, images = (EnvSpec.of(name) for name in ("CartPole-v1", TINY))
+    assert "normalize_obs" in task.learner.without_effect(images, {})
+    assert "normalize_obs" not in task.learner.without_effect(vectors, {})
+    assert "normalize_obs" not in task.learner.open_space(images, {}).searched().flat()
 
 
 def test_filters_begin_orthogonal() -> None:
