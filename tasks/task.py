@@ -269,6 +269,8 @@ class Task(Resumable):
     ) -> float:
         """Film one evaluation episode (.mp4), and return its return.
 
+        A warning says if the film ends before the episode, after 3,000 frames.
+
         Args:
             path: file to write.
             deterministic: see `evaluate`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import shutil
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -97,7 +98,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         spec: the environment.
         seed: seed of the episode, as in evaluation.
         predict: function that acts.
-        path: file to write, with at most `MOST_FRAMES` frames.
+        path: file to write, with at most `MOST_FRAMES` frames; a warning says if the episode goes on.
 
     Raises:
         NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
@@ -122,6 +123,12 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
             raise NoVideo(f"{spec.id} cannot be drawn: {error}; or pip install 'rekindle-rl[video]'") from error
         [file] = Path(folder).iterdir()
         shutil.move(file, path)
+    if not over:
+        warnings.warn(
+            f"{path} shows the first {MOST_FRAMES:,} frames of an episode that goes on, and its return is theirs; for "
+            f"a whole one, give the environment a time limit: --env '{{\"max_episode_steps\": {MOST_FRAMES - 1}}}'",
+            stacklevel=4,
+        )
     return total
 
 

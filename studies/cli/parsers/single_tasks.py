@@ -112,7 +112,11 @@ def add_policy(commands: Any) -> None:
         "write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
         type=output,
     )
-    add("--video FILE", "write one more episode as a video, such as policy.mp4 (needs the extra `video`)", type=output)
+    add(
+        "--video FILE",
+        "write one more episode, or its first 3,000 frames, as a video, such as policy.mp4 (needs the extra `video`)",
+        type=output,
+    )
     text = "play two policies of an environment of several agents against each other, and say who wins"
     parser = command(commands, "match", text, "match.match", PLAYING)
     add_checkpoint(parser)

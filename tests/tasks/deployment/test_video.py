@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from imageio_ffmpeg import count_frames_and_secs
 from rekindle import PPO, Behaviours, EnvSpec
+from rekindle.tasks.deployment import video
 from rekindle.tasks.deployment.predicting import Predictor
 from rekindle.tasks.deployment.video import NoVideo
 from rekindle.tasks.envs import spaces_of
@@ -54,6 +56,17 @@ def test_a_video_shows_the_first_episode_of_an_evaluation(env: Any, tmp_path: Pa
     for obs, row in zip(seen, encoded, strict=True):
         encoder.write(obs, row)
     np.testing.assert_allclose(encoded, states, rtol=1e-4, atol=1e-4)
+
+
+def test_a_film_that_ends_before_its_episode_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "MOST_FRAMES", 9)
+    with pytest.warns(UserWarning, match=r"one.mp4 shows the first 9 frames of an episode .*_steps\": 8}'") as told:
+        total = untrained("Pendulum-v1").film(tmp_path / "one.mp4")
+    assert [Path(warning.filename) for warning in told] == [Path(__file__)]
+    assert count_frames_and_secs(str(tmp_path / "one.mp4"))[0] == 9
+    whole = untrained({"id": "Pendulum-v1", "max_episode_steps": 8})
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        assert whole.film(tmp_path / "whole.mp4") == total
 
 
 def test_all_behaviours_are_in_one_video(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_images_are_not_normalized_and_no_search_tries_it(task: type[Task]) -> N
     vectors, images = (EnvSpec.of(name) for name in ("CartPole-v1", TINY))
     assert "normalize_obs" in task.learner.without_effect(images, {})
     assert "normalize_obs" not in task.learner.without_effect(vectors, {})
-    assert "normalize_obs" not in task.learner.open_space(images, {}).searched().flat()
+    assert not task.learner.open_space(images, {}).flat()["normalize_obs"].search
 
 
 def test_filters_begin_orthogonal() -> None:
