@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import random
 import re
@@ -212,7 +213,8 @@ class SB3Learner(BaseLearner):
         self.task_envs.begun, self.model._last_obs = True, None  # it resets environments if it has no observation
 
     def iterate(self) -> Mapping[str, Tensor]:
-        first = self.model.num_timesteps == 0
+        # The stored tallies count the episodes of the whole training.
+        first, before = self.model.num_timesteps == 0, copy.deepcopy(self.envs.episodes)
         with self.own_generators():
             try:
                 self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
@@ -225,8 +227,9 @@ class SB3Learner(BaseLearner):
                     raise
                 raise Diverged(f"{self.algorithm()}: {fault}") from error  # torch refuses distributions of NaN
         self.env_steps = self.model.num_timesteps
-        episodes = [info["r"] for info in self.model.ep_info_buffer or ()]
-        metrics = {"episode_return": float(np.mean(episodes))} if episodes else {}
+        metrics = self.envs.episodes.since(before).metrics(0)
+        if recent := [(info["r"], info["l"]) for info in self.model.ep_info_buffer or ()]:  # the last 100
+            metrics |= zip(("recent_return", "recent_length"), np.mean(recent, axis=0).tolist(), strict=True)
         return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}
 
     def score(self) -> None:

@@ -61,6 +61,10 @@ class Episodes:
     return_sum: NDArray[np.float64]
     length_sum: NDArray[np.int64]
 
+    def since(self, before: Episodes) -> Episodes:
+        """Return the tallies of the episodes that finished after these."""
+        return Episodes(*(now - then for now, then in zip(vars(self).values(), vars(before).values(), strict=True)))
+
     def metrics(self, member: int) -> dict[str, float]:
         """Return a member's number of episodes, and their means, if any."""
         count = int(self.count[member])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import sb3_contrib
 import stable_baselines3
 import torch
 from one_call import one_call_of_learn
+from rekindle import Store
 from rekindle.studies.workers.goal_tests import play
 from rekindle.tasks import EnvSpec, load
 from rekindle.tasks.adapters.model_spaces import OF_SBX, SPACES
@@ -290,6 +292,26 @@ def test_the_goal_of_a_study_is_confirmed_by_different_episodes() -> None:
     task.fit(1)
     result, _ = play(lambda episodes, seed: task.returns(episodes, seed=seed), 10.0, 8.0, 1)
     assert len({*result}) > 3
+
+
+@pytest.mark.parametrize("name", ["PPO", "DQN"])
+def test_metrics_count_the_episodes_of_each_epoch_also_after_resuming(name: str, tmp_path: Path) -> None:
+    make = partial(load(f"sb3:{name}"), "CartPole-v1", seed=3)
+    (whole := make().init(**SMALL[name][1])).fit(3)
+    rows = [row for _, row in whole.history]
+    assert all(row["episodes"] >= 1 and row["episode_return"] == row["episode_length"] for row in rows)
+    learner = whole.member_ref().learner
+    unfinished = learner.task_envs.lengths.sum()
+    assert sum(row["episodes"] * row["episode_length"] for row in rows) + unfinished == pytest.approx(learner.env_steps)
+    assert rows[0]["recent_return"] == rows[0]["episode_return"]
+    every = sum(row["episodes"] * row["episode_return"] for row in rows) / sum(row["episodes"] for row in rows)
+    assert rows[2]["recent_return"] == pytest.approx(every)  # fewer than 100
+    with Store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        for epochs in (1, 3):
+            task = make(storage=store).init(**SMALL[name][1])
+            task.fit(epochs)
+        assert task.resumed
+        assert store.metrics(task.uid) == whole.history
 
 
 def test_a_model_class_with_an_environment_is_a_task() -> None:
