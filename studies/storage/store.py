@@ -131,7 +131,7 @@ class Store:
         Args:
             uid: uid of the task.
             identity: identity of the task; None if unknown.
-            claimed: lease of the task from ``claim``; it is returned if it is still held.
+            claimed: lease of the task from ``claim``; it is returned if it is still held, else its note is.
 
         Raises:
             TaskBusy: a living process holds the lease. If that is this process, its holder here is training; an idle
@@ -146,7 +146,8 @@ class Store:
         for holder in held_here(uid):
             if holder.is_of(self.url, uid):
                 self._ask(holder)
-        return self._leases.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
+        note = {} if claimed is None else claimed.note
+        return self._leases.add(self.database.write(lambda connection: self._take(connection, uid, identity, note)))
 
     def _ask(self, holder: StoreLease) -> None:
         """Ask a holder in this process for its lease, or raise TaskBusy."""
@@ -543,8 +544,8 @@ class Store:
 
         Other threads of this process therefore see at once that the task is held.
         """
-        token, failures = fencing.take(connection, uid, identity, self.lease_seconds, note)
-        return StoreLease(self, uid, token, failures)
+        token, stored = fencing.take(connection, uid, identity, self.lease_seconds, note)
+        return StoreLease(self, uid, token, stored, note)
 
     def _renew(self) -> None:
         leases = sorted(self._leases.all(), key=lambda lease: lease.uid)

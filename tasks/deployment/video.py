@@ -98,7 +98,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         spec: the environment.
         seed: seed of the episode, as in evaluation.
         predict: function that acts.
-        path: file to write, with at most `MOST_FRAMES` frames; a warning says if the episode goes on.
+        path: file to write, with at most `MOST_FRAMES` frames; a warning says if the episode is longer.
 
     Raises:
         NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
@@ -125,7 +125,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         shutil.move(file, path)
     if not over:
         warnings.warn(
-            f"{path} shows the first {MOST_FRAMES:,} frames of an episode that goes on, and its return is theirs; for "
+            f"{path} shows the first {MOST_FRAMES:,} frames of a longer episode, and its return is theirs; for "
             f"a whole one, give the environment a time limit: --env '{{\"max_episode_steps\": {MOST_FRAMES - 1}}}'",
             stacklevel=4,
         )

@@ -50,6 +50,7 @@ class StoreLease:
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
         lost: True once it was released, or the heartbeat has seen that another process took the task.
         identity: the task's, when the lease was taken; None if it was not known then.
+        note: what the event that begins it records besides, such as the study for which the task is trained.
         share: of the time until the lease's end that counts as the task's training; 1 / P in a cohort of P.
         give_up: releases the lease if its holder is idle, and returns whether it did; None: nobody can tell.
     """
@@ -57,8 +58,11 @@ class StoreLease:
     share: float = 0.0
     give_up: Callable[[], bool] | None = None
 
-    def __init__(self, store: LeaseStore, uid: str, token: int, identity: Mapping[str, Any] | None = None):
-        self._store, self.uid, self.token, self.identity, self.lost = store, uid, token, identity, False
+    def __init__(
+        self, store: LeaseStore, uid: str, token: int, identity: Mapping[str, Any] | None, note: Mapping[str, Any]
+    ):
+        self._store, self.uid, self.token, self.identity, self.note = store, uid, token, identity, note
+        self.lost = False
         self._pid = os.getpid()
         process_leases[id(self)] = self
 

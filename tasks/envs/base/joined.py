@@ -128,9 +128,9 @@ def can_join(space: Space) -> bool:
 
 
 def takes_numbers(space: Space) -> TypeGuard[spaces.Box]:
-    """Return whether a space is a Box whose actions are numbers of float32.
+    """Return whether a space is a Box of numbers that float32 holds.
 
-    Those of integers are rounded, so their bounds must be numbers that float32 holds.
+    Integers are rounded, so float32 must hold every one of them.
     """
     if not isinstance(space, spaces.Box):
         return False

@@ -18,6 +18,7 @@ from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.storage.failure_history import FailureHistory
+from rekindle.studies.storage.locks.fencing import TAKEN
 from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
@@ -125,6 +126,9 @@ def test_a_trial_that_failed_in_a_cohort_is_trained_alone_at_once(sqlite_url: st
     assert run(sqlite_url, flaky(cohort=3)) == whole
     with Store(sqlite_url) as store:
         assert failed(store) == []
+        events = [event for trial in store.trials("s") for event in store.events(trial.uid) if event.kind in TAKEN]
+        assert [event.data.get("study") for event in events] == ["s"] * len(events)
+        assert len(events) > 3  # each was trained alone after the cohort
 
 
 def test_a_permanent_failure_keeps_its_traceback_and_the_study_continues(

@@ -60,7 +60,9 @@ def test_a_video_shows_the_first_episode_of_an_evaluation(env: Any, tmp_path: Pa
 
 def test_a_film_that_ends_before_its_episode_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "MOST_FRAMES", 9)
-    with pytest.warns(UserWarning, match=r"one.mp4 shows the first 9 frames of an episode .*_steps\": 8}'") as told:
+    with pytest.warns(
+        UserWarning, match=r"one.mp4 shows the first 9 frames of a longer episode, .*_steps\": 8}'"
+    ) as told:
         total = untrained("Pendulum-v1").film(tmp_path / "one.mp4")
     assert [Path(warning.filename) for warning in told] == [Path(__file__)]
     assert count_frames_and_secs(str(tmp_path / "one.mp4"))[0] == 9
