@@ -31,6 +31,7 @@ from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of, ranks_by_score
+from .cures import Finding
 from .importance import (
     CLEAR,
     ImportancesView,
@@ -41,18 +42,15 @@ from .importance import (
     importances,
     measurements,
 )
+from .rising import is_early, risen, too_short
 from .unlearned import (
     EPISODE_RETURN,
     RETURN_EPISODES,
-    Finding,
     bar_of,
-    is_early,
     learned_nothing,
     measured_best,
     nothing_learned,
-    risen,
     together_above,
-    too_short,
 )
 
 if TYPE_CHECKING:

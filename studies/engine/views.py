@@ -288,6 +288,9 @@ class FailedProbeView(View):
     warnings: Annotated[Sequence[str], "empty"]
 
 
+Probe = ProbeView | FailedProbeView | None  # what is known of a study's environment
+
+
 class SummaryView(View):
     """A study without its trials."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+from ..analysis.cures import Finding
 from ..analysis.importance import MarginalView, PairView, ShareView
-from ..analysis.unlearned import Finding
 from ..engine.views import ConfirmationView, StudyView, TrialView, View
 
 

@@ -17,9 +17,10 @@ from rich.markup import escape
 from ....spaces import flatten, unflatten
 from ....tasks import load
 from ....tasks.compiled.loading import kernels
+from ...analysis.cures import Finding
 from ...analysis.health import diagnose
 from ...analysis.learning import located as located_source
-from ...analysis.unlearned import AFTER_TUNE, Finding
+from ...analysis.unlearned import AFTER_TUNE
 from ...creation import create_study
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import located

@@ -36,7 +36,7 @@ from ...study.repeats import origin
 from .terminal import note
 
 if TYPE_CHECKING:
-    from ...analysis.unlearned import Finding  # slow to import (torch)
+    from ...analysis.cures import Finding  # slow to import (torch)
 
 LONG = ("digest", "help", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
 MANY_ROWS = 12  # hyperparameters of the best trials that are all shown

@@ -13,17 +13,11 @@ import pytest
 import rekindle
 from rekindle import PPO, Store
 from rekindle.spaces import unflatten
+from rekindle.studies.analysis.cures import cures
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
-from rekindle.studies.analysis.unlearned import (
-    bar_of,
-    cures,
-    is_early,
-    nothing_learned,
-    risen,
-    together_above,
-    too_short,
-)
+from rekindle.studies.analysis.rising import is_early, risen, too_short
+from rekindle.studies.analysis.unlearned import bar_of, nothing_learned, together_above
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
