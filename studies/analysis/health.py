@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramError, ProgramFailed
 from ..engine.json_views import rank, study_view
 from ..engine.probes import GOES_ON, probe_view
-from ..engine.views import View
+from ..engine.views import Probe, View
 from ..failures import FAILED, one_line
 from ..schedulers.adaptive import differ_later
 from ..schedulers.registry import without_excluded
@@ -46,6 +46,7 @@ from .rising import is_early, risen, too_short
 from .unlearned import (
     EPISODE_RETURN,
     RETURN_EPISODES,
+    Curve,
     bar_of,
     learned_nothing,
     measured_best,
@@ -82,8 +83,11 @@ class Rows:
         runs: their segments.
         results: those of the configurations.
         order: numbers of the configurations with results, best in the first objective first, as in the tables.
-        shares: share of the variance by hyperparameter, largest first.
-        pairs: see `ImportancesView`.
+        curves: metrics of all tasks by uid.
+        probe: probe of the environment.
+        bar: score above which a result is learned, see `bar_of`.
+        learned: configurations that have learned, whatever their results.
+        explained: what hyperparameters explain; empty if nothing is learned, since it would be noise.
         events: events of all tasks, including those of excluded trials, oldest first.
         saved: time at which each lease stored its last checkpoint, by uid and fencing token.
     """
@@ -95,10 +99,34 @@ class Rows:
     runs: Sequence[Segment]
     results: Measurements
     order: Sequence[int]
-    shares: Mapping[str, ShareView]
-    pairs: Sequence[PairView]
+    curves: Mapping[str, Curve]
+    probe: Probe
+    bar: float | None
+    learned: Collection[int]
+    explained: ImportancesView
     events: Sequence[Event]
     saved: Mapping[tuple[str, int], float]
+
+    @property
+    def unlearned(self) -> bool:
+        """True if nothing is learned."""
+        return learned_nothing(self.results, self.bar, self.learned)
+
+    @property
+    def shares(self) -> dict[str, ShareView]:
+        """Shares of the variance by hyperparameter, the largest first."""
+        return {share.name: share for share in self.explained.importances}
+
+    @property
+    def pairs(self) -> Sequence[PairView]:
+        """Shares of the variance that pairs of hyperparameters explain."""
+        return self.explained.pairs
+
+    @property
+    def last(self) -> list[int]:
+        """Configurations with a result on the last rung, best first."""
+        numbers = self.results.numbers[self.results.rungs == len(self.config.rungs) - 1]
+        return [number for number in self.order if number in numbers]
 
 
 class DiagnosisView(View):
@@ -122,40 +150,66 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
         store: store that holds the study.
         name: name of the study.
     """
+    rows = _rows(store, name)
+    checks = [check for check in CHECKS if not (rows.unlearned and check in OF_RESULTS)]
+    return DiagnosisView(
+        study=name,
+        objective=next(iter(objectives_of(rows.config))),
+        results=len(rows.results.scores),
+        configurations=len(np.unique(rows.results.numbers)),
+        unlearned=rows.unlearned,
+        importances=rows.explained.importances,
+        marginals=rows.explained.marginals,
+        pairs=rows.pairs,
+        findings=[finding for check in checks for finding in check(rows)],
+    )
+
+
+def _rows(store: Store, name: str) -> Rows:
+    """Return a study's rows, and what is known of its results."""
     config = Config.from_json(store.study(name).config, name)
     replicates, runs = without_excluded(store.trials(name), store.segments(name))
     trials, segments = collapse(config, replicates, runs)
-    observed = measurements(config, trials, segments)
+    results, probe = measurements(config, trials, segments), probe_view(store.commands(name))
     objective, direction = next(iter(objectives_of(config).items()))
-    probe = probe_view(store.commands(name))
-    configurations = len(np.unique(observed.numbers))
     curves = store.curves(name, (objective, EPISODE_RETURN, RETURN_EPISODES))
-    bar = bar_of(config, probe, len(observed.scores), *measured_best(replicates, runs, curves))
-    above = set() if bar is None else risen(probe, replicates, curves) | together_above(probe, observed)
-    unlearned = learned_nothing(observed, bar, above)  # then hyperparameters explain noise
-    explained = ImportancesView() if unlearned else importances(observed, -1 if direction == MINIMIZE else 1)
-    events, saved = store.events_of_study(name), store.saved_last(name)
-    shares = {share.name: share for share in explained.importances}
-    order = [trial.number for trial in rank(study_view(store, name).trials, {objective: direction})]
-    rows = Rows(config, trials, segments, replicates, runs, observed, order, shares, explained.pairs, events, saved)
-    last = [number for number in order if _reached_last(rows, number)]
-    early = unlearned and is_early(config, replicates, last, curves)
-    findings = [*nothing_learned(config, observed, bar, probe, above, early)]
-    checks = [check for check in CHECKS if not (unlearned and check in OF_RESULTS)]
-    findings += [finding for check in checks for finding in check(rows)]
-    if not unlearned and not is_across(config):
-        findings += too_short(config, replicates, last, curves)
-    return DiagnosisView(
-        study=name,
-        objective=objective,
-        results=len(observed.scores),
-        configurations=configurations,
-        unlearned=unlearned,
-        importances=explained.importances,
-        marginals=explained.marginals,
-        pairs=explained.pairs,
-        findings=findings,
+    bar = bar_of(config, probe, len(results.scores), *measured_best(replicates, runs, curves))
+    learned = set() if bar is None else risen(probe, replicates, curves) | together_above(probe, results)
+    sign = -1 if direction == MINIMIZE else 1
+    return Rows(
+        config=config,
+        trials=trials,
+        segments=segments,
+        replicates=replicates,
+        runs=runs,
+        results=results,
+        order=[trial.number for trial in rank(study_view(store, name).trials, {objective: direction})],
+        curves=curves,
+        probe=probe,
+        bar=bar,
+        learned=learned,
+        explained=ImportancesView() if learned_nothing(results, bar, learned) else importances(results, sign),
+        events=store.events_of_study(name),
+        saved=store.saved_last(name),
     )
+
+
+def none_learned(rows: Rows) -> Iterator[Finding]:
+    """Find studies of which no trial, one, or all alike have learned.
+
+    See `unlearned.nothing_learned`.
+    """
+    early = rows.unlearned and is_early(rows.config, rows.replicates, rows.last, rows.curves)
+    yield from nothing_learned(rows.config, rows.results, rows.bar, rows.probe, rows.learned, early)
+
+
+def still_rise(rows: Rows) -> Iterator[Finding]:
+    """Find studies whose returns still rise when training ends.
+
+    See `rising.too_short`.
+    """
+    if not is_across(rows.config):
+        yield from too_short(rows.config, rows.replicates, rows.last, rows.curves)
 
 
 def best_at_edge(rows: Rows) -> Iterator[Finding]:
@@ -186,10 +240,6 @@ def best_at_edge(rows: Rows) -> Iterator[Finding]:
                 f"search beyond it (--prior {name}=..., with a wider range), or if nothing beyond is allowed, fix it "
                 f"there (--set {name}={int(end) if float(end).is_integer() else end!r})",
             )
-
-
-def _reached_last(rows: Rows, number: int) -> bool:
-    return bool((rows.results.rungs[rows.results.numbers == number] == len(rows.config.rungs) - 1).any())
 
 
 def _ends(dimension: Dimension) -> tuple[float, float] | None:
@@ -432,5 +482,17 @@ def not_exact(rows: Rows) -> Iterator[Finding]:
 
 
 Check = Callable[[Rows], Iterator[Finding]]
-OF_RESULTS: tuple[Check, ...] = (best_at_edge, without_effect, seeds_vary, first_rung_misleads)
-CHECKS: tuple[Check, ...] = (*OF_RESULTS, failures_of_one_kind, workers_idle, spent_on_pruned, not_exact)
+CHECKS: tuple[Check, ...] = (
+    none_learned,
+    best_at_edge,
+    without_effect,
+    seeds_vary,
+    first_rung_misleads,
+    failures_of_one_kind,
+    workers_idle,
+    spent_on_pruned,
+    not_exact,
+    still_rise,
+)
+# These say nothing where results are those of untrained policies.
+OF_RESULTS: tuple[Check, ...] = (best_at_edge, without_effect, seeds_vary, first_rung_misleads, still_rise)

@@ -1,4 +1,4 @@
-"""Whether trials learned something, beyond random actions and untrained policies.
+"""Judgement of whether trials learned more than untrained policies.
 
 A result counts as learned if it is above the bar: the better of random actions and untrained policies, as a study's
 probe found them, plus the luck of the best of as many untrained trials. Where policies differ much by luck, few results
