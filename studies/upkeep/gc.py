@@ -3,37 +3,44 @@
     garbage = gc(store)                  # a dry run: the checkpoints that would be dropped, and their bytes
     garbage = gc(store, dry_run=False)
 
-By default, a finished trial keeps its last and its best checkpoint, a running trial its latest two, and a failed trial
-none. Trials that did not fail also keep the `snapshots` that they were trained with. If several trials share a task,
-each keeps what it needs, and the start of a branch is always kept. Tasks of no study and tasks that a living process
-holds are left alone. Metrics and events are kept, and a dropped state can be trained again. A policy that was stored
-for a warm start is dropped after an hour, unless a study names it or a task starts from it.
+By default, a finished trial keeps its last checkpoint and that of its best result, in the order of its study; a running
+trial keeps its latest two, and a failed trial none. Trials that did not fail also keep the `snapshots` that they were
+trained with. If several trials share a task, each keeps what it needs, and the start of a branch is always kept. Tasks
+of no study and tasks that a living process holds are left alone. Metrics and events are kept, and a dropped state can
+be trained again. A policy that was stored for a warm start is dropped after an hour, unless a study names it or a
+task starts from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ...tasks.checkpoint.retention import RETURN
 from ...tasks.checkpoint.storage import POLICY_PREFIX
 from ..storage import branches
 from ..storage.retention import Keep, Place, asked_for, drop, kept_by
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, study, task, trial
 from ..storage.sql.writes import add_events, chunks
 from ..storage.store import Store
-from ..storage.studies import get_study, seeds_of
+from ..storage.studies import get_study, seeds_of, segments
+from ..study.config import Config
+from ..study.objectives import worth
 from .fsck_rows import COLLECTED
 from .locking import last_epochs, lock_if_free
 
 
 @dataclass(frozen=True)
 class GcRules:
-    """Retention rules for trials, by state; None keeps nothing."""
+    """Retention rules for trials, by state; None keeps nothing.
+
+    The best checkpoints by `Keep.metric`, if that is the return, are those of the best results in the study's order.
+    """
 
     finished: Keep | None = field(default_factory=lambda: Keep(latest=1, best=1))
     failed: Keep | None = None
@@ -118,12 +125,19 @@ def _collect_task(
     places = [Place(*row) for row in connection.execute(query)]
     epochs = {checkpoint.id: checkpoint.epochs for checkpoint in places}
     t = trial.c
-    rows = connection.execute(sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number))
+    query = sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number)
+    rows = connection.execute(query).all()
     trials = [(row.study, row.number // seeds_of(connection, row.study), row.state) for row in rows]
     needed = branches.kept_checkpoints(connection, [uid])
-    for state in {state for _, _, state in trials}:
-        wanted = asked_for(connection, uid) if state != "failed" else None
-        for keep in filter(None, (rules.of(state), wanted) if places else ()):
+    for row in rows if places else ():
+        rule, wanted = rules.of(row.state), asked_for(connection, uid) if row.state != "failed" else None
+        if rule is not None and rule.best and rule.metric == RETURN:
+            best = _best_epochs(connection, row.study, row.number)[: rule.best]
+            needed |= {
+                checkpoint.id for checkpoint in places if checkpoint.epochs in best and not checkpoint.within_epoch
+            }
+            rule = replace(rule, best=0)
+        for keep in filter(None, (rule, wanted)):
             needed |= kept_by(connection, uid, places, keep)
     ids = sorted(epochs.keys() - needed)
     if not ids:
@@ -136,6 +150,13 @@ def _collect_task(
         add_events(connection, [(uid, COLLECTED, note)])
     kept = [epochs[id] for id in sorted(needed)]
     return [Garbage(uid, trials, [epochs[id] for id in ids], kept, size, ids)]
+
+
+def _best_epochs(connection: Connection, name: str, number: int) -> list[int]:
+    """Return the epochs of a trial's results, the best first."""
+    config = Config.from_json(get_study(connection, name).config, name)
+    results = [row for row in segments(connection, name, of=[number]) if row.state == "done"]
+    return [row.epochs for row in sorted(results, key=partial(worth, config), reverse=True)]
 
 
 def _old_policies(connection: Connection) -> list[str]:

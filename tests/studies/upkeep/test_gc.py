@@ -18,7 +18,7 @@ from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.retention import Keep
 from rekindle.studies.storage.rows import Trial
-from rekindle.studies.storage.sql.schema import blob
+from rekindle.studies.storage.sql.schema import blob, segment
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import GcRules, gc
@@ -63,6 +63,19 @@ def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
     assert epochs(filled) == {COMPLETE: [2, 3], FAILED: [], RUNNING: [2, 3], PRUNED: [2, 3]}  # the second is the best
     gc(filled, GcRules(finished=Keep(latest=1), running=Keep(latest=1)), dry_run=False)
     assert epochs(filled) == {COMPLETE: [3], FAILED: [], RUNNING: [3], PRUNED: [3]}
+
+
+@pytest.mark.parametrize("options", [{"objectives": {"loss": "minimize"}}, {"constraint": ["loss<=1"]}])
+def test_the_best_result_is_that_of_the_study(filled: Store, options: dict[str, Any]) -> None:
+    filled.change_study(sample.NAME, lambda form: {**form, "options": options})
+    for rung, values in enumerate(({"return": 4.0, "loss": 2.0}, {"return": 3.0, "loss": 0.5})):
+        score = -values["loss"] if "objectives" in options else values["return"]
+        columns = {"objectives": values, "score": score}
+        sample.execute(
+            filled, segment.update().where(segment.c.rung == rung, segment.c.state == "done").values(columns)
+        )
+    gc(filled, dry_run=False)
+    assert epochs(filled) == {COMPLETE: [3], FAILED: [], RUNNING: [2, 3], PRUNED: [3]}
 
 
 def test_gc_numbers_trials_with_several_seeds_as_the_command_trials_does(sqlite_url: str) -> None:
