@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
 
@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..spaces import Space, SpaceError, flatten, unflatten
-from ..spaces.dimension import Maybe
+from ..spaces import Space, flatten
 from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
@@ -33,74 +32,13 @@ from .envs.base.envs import Envs, StepResult
 from .envs.classic.envs import is_classic
 from .errors import LARGEST, LOWER_RATES, EpisodesLost, StateMismatch, UnsupportedSpace
 from .explanations import explanation
+from .hyperparameters import stack_hyperparameters
+from .learner_state import check_counters
 from .rng import streams
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
 from .runtime.metric_means import Tally
 from .runtime.own_code import named_digest
 from .runtime.progress import tick
-
-
-def stack_hyperparameters(
-    space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str, batched: bool = True
-) -> SimpleNamespace:
-    """Stack the hyperparameters of P members.
-
-    Structural ones stay plain values; the others become (P, 1) tensors. The record has every hyperparameter of the
-    space, nested; those that do not apply are None.
-
-    Args:
-        space: the hyperparameters.
-        values: complete values of each member.
-        device: torch device.
-        batched: whether members train in one computation; else values that are no numbers stay plain.
-
-    Raises:
-        SpaceError: a hyperparameter that is not structural has values that are no numbers.
-    """
-    space = space.of(values[0])
-    columns = [space.dynamic(member) for member in values]
-    flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
-    for name in columns[0]:
-        dimension = space.flat()[name]
-        dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
-        others = [value for value in getattr(dimension, "values", ()) if not isinstance(value, bool | int | float)]
-        if others and not batched:
-            continue
-        if others:
-            raise SpaceError(
-                f"{name} must have numbers as values, or be declared with structural=True, since members whose values "
-                f"are in one tensor train together, but one of its values is {others[0]!r}"
-            )
-        flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
-    return _namespace(unflatten(flat))
-
-
-def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
-    return SimpleNamespace(**{name: _namespace(x) if isinstance(x, dict) else x for name, x in values.items()})
-
-
-def check_counters(tree: Any, subject: str, names: Sequence[str] = ("iterations", "epochs")) -> None:
-    """Raise StateMismatch unless a state's counters are non-negative integers."""
-    counters = tree.get("counters") if isinstance(tree, Mapping) else None
-    for name in {**dict.fromkeys(names), **(counters if isinstance(counters, Mapping) else {})}:
-        count = counters.get(name) if isinstance(counters, Mapping) else None
-        if not isinstance(count, int) or not 0 <= count < 2**62:
-            raise StateMismatch(
-                f"{subject}: counters/{name} must be an integer of at least 0, but got {str(count)[:40]}"
-            )
-
-
-def lies_within_epoch(state: Mapping[str, Any]) -> bool:
-    """Return whether a member's state lies within an epoch, see `BaseLearner.within_epoch`."""
-    part = state if "tally" in state else next(iter(state.get("particles", {}).values()), {})
-    return bool(part.get("tally", {}).get("count"))
-
-
-def inexact_in(state: Mapping[str, Any]) -> list[str]:
-    """Return the reasons in a member's state why it is not exact."""
-    parts = state.get("particles", {"": state}).values()
-    reasons = (reason for part in parts for reason in part.get("envs", {}).get("inexact", ()))
-    return list(dict.fromkeys(reasons))
 
 
 def statistics_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

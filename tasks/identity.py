@@ -15,10 +15,10 @@ import torch
 
 from ..spaces import Space
 from ..spaces.values import whole_number
-from .base_learner import check_counters
 from .checkpoint.manifests import canonical_json
 from .envs import EnvSpec
 from .errors import StateMismatch
+from .learner_state import check_counters
 
 EnvLike = str | EnvSpec | Mapping[str, Any] | None
 STATE_FORMAT = 1

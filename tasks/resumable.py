@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from ..spaces import Space, flatten, unflatten
 from ..spaces.arguments import at_least, checked
 from ..spaces.values import plain
-from .base_learner import BaseLearner, MemberRef, inexact_in, lies_within_epoch
+from .base_learner import BaseLearner, MemberRef
 from .catalog import label
 from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
@@ -19,6 +19,7 @@ from .checkpoint.storage import Metrics, Saved, Storage, Write
 from .envs import EnvSpec
 from .errors import EpisodesLost, NotInitialized, StateMismatch
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
+from .learner_state import inexact_in, lies_within_epoch
 from .record import TaskRecord
 from .registry import load, sendable
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES, EVALUATION_SEED
@@ -293,11 +294,14 @@ class Resumable:
         state = None if saved is None else self._load(saved)
         refillable = self.learner.refillable
         refilled = state is not None and bool(refillable) and not state.keys() & refillable
+        compiled = self.learner.uses_kernels(self.env)
+        self.stored.note_init(self.device, self._code(), None if state is None else saved, refilled, compiled)
+
+    def _code(self) -> dict[str, str]:
+        """Return digests of the user's code that the task runs, by description."""
         files = {f"code of {name}": digest for name, digest in self.learner.files().items()}
         modules = [*self.env.modules, *([] if files else [type(self).__module__, self.learner.__module__])]
-        code = {**code_of(modules), **self.learner.code, **files}
-        compiled = self.learner.uses_kernels(self.env)
-        self.stored.note_init(self.device, code, None if state is None else saved, refilled, compiled)
+        return {**code_of(modules), **self.learner.code, **files}
 
     def _load(self, saved: Saved) -> Tree | None:
         """Load a stored checkpoint, and return the learner's state in it.

@@ -45,6 +45,8 @@ ORDER = (
     *("tasks.networks", "tasks.experience"),
     *(
         "tasks.explanations",
+        "tasks.hyperparameters",
+        "tasks.learner_state",
         "tasks.base_learner",
         "tasks.learner",
         "tasks.signals",

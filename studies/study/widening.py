@@ -84,8 +84,7 @@ def widened(config: Config, algorithm: type[Task], probe: Mapping[str, Any]) -> 
 
     Names are dotted. Where rewards are sparse, curiosity is searched (random network distillation, Burda et al. 2019,
     arXiv:1810.12894). Where observations or rewards are far from 1, their scaling is, so that every other trial scales.
-    Where episodes are longer than
-    the horizon of the largest discount factor, larger ones are.
+    Where episodes are longer than the horizon of the largest discount factor, larger ones are.
 
     Args:
         config: configuration of a study without trials.

@@ -25,7 +25,6 @@ from ...spaces import Space, categorical, integer
 from ...spaces.choices import Choice
 from ...spaces.values import under
 from ...spaces.variants import Variants
-from ..base_learner import check_counters
 from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree, check_same_form
 from ..checkpoint.storage import Metrics
@@ -38,6 +37,7 @@ from ..envs.base.spec import JOINT, EnvSpecError
 from ..errors import StateMismatch, UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..learner import Learner
+from ..learner_state import check_counters
 from ..registry import load
 from ..rng import streams
 from ..runtime import INFO

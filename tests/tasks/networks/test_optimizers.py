@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from rekindle.spaces import Space
-from rekindle.tasks.base_learner import stack_hyperparameters
 from rekindle.tasks.checkpoint.state import difference, pack, unpack
 from rekindle.tasks.compiled.loading import without_kernels
+from rekindle.tasks.hyperparameters import stack_hyperparameters
 from rekindle.tasks.networks.optimizers import (
     Optimizer,
     adam,
