@@ -294,6 +294,22 @@ class Repeats(Drift):
         return self.show(), -abs(self.x), False, self.t >= self.length, {}
 
 
+class FewBeginnings(Drift):
+    """Counts its episodes, which begin in two ways and go on without chance."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        gym.Env.reset(self, seed=seed)
+        self.episodes += 1
+        self.t, self.x = 0, self.np_random.choice([0.1, 0.2], p=[0.7, 0.3]) + self.episodes / 1e4
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.show(), -abs(self.x), False, self.t >= self.length, {}
+
+
 class ZeroIsNone(Drift):
     """Takes seed 0 for no seed."""
 

@@ -22,7 +22,8 @@ from .kept_state import instance_state, shared_state
 TRACES, PAST, SEEN = 120, 2, 3  # pairs of episodes where a reset leaves something: steps of the first, of the second
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 NOT_ZERO = 2**30  # a seed
-UNPLAYED = 9973  # what is added to a seed for one that no test has played; a prime, since levels may be seed % 10
+UNPLAYED = 9973  # distance to seeds that no test has played; a prime, since levels may be seed % 10
+OTHER_SEEDS = 8  # of an episode, which may begin in few ways
 CALL_SEED = ", or if its method seed(seed) seeds it, let reset or a wrapper of it call that"
 
 
@@ -217,7 +218,8 @@ def _of_remembering(bench: Bench, env: Env, pairs: list[Pair]) -> Restore:
     forgotten = "this memory starts again in each epoch and in evaluation, so returns may differ; let reset clear it"
     id, episode = bench.spec.id, pairs[0].episode
     advice = [_advice_on_statistics(env, id) or f"{id}: {remembered}, and {forgotten}"]
-    if difference(alone[0], bench.alone(episode._replace(seed=episode.seed + UNPLAYED))) is None:
+    others = (episode._replace(seed=episode.seed + n * UNPLAYED) for n in range(1, OTHER_SEEDS + 1))
+    if all(difference(alone[0], bench.alone(other)) is None for other in others):
         repeated = "each epoch repeats the same episodes, since the seed has no effect; draw from self.np_random"
         advice.append(f"{id}: {repeated}")
     reason = f"{remembered}, so each epoch begins with new environments"

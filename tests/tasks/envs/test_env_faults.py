@@ -214,6 +214,11 @@ def test_a_seed_without_effect_is_told_with_restarts() -> None:
     assert task.advice[-1] in task.summary()
 
 
+def test_seeds_that_decide_between_few_beginnings_have_an_effect() -> None:
+    [advice] = trained("FewBeginnings", 1).advice
+    assert "an earlier episode shows in the observation at step 0" in advice
+
+
 def test_an_environment_with_a_method_that_seeds_it_is_told_to_call_it() -> None:
     [label] = trained("OldSeed", 1).inexact
     assert label.endswith("or if its method seed(seed) seeds it, let reset or a wrapper of it call that")
