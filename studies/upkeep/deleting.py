@@ -11,22 +11,21 @@ needs them. Blobs that other checkpoints use are kept. `gc` deletes policies tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import StoreError, UnknownStudy
-from ..schedulers.confirming import USED, first_unused
 from ..storage import studies as study_rows
 from ..storage.branches import BRANCH, BRANCHED
 from ..storage.retention import drop
 from ..storage.sql.schema import checkpoint, command, event, metric, segment, study, task, trial
 from ..storage.store import MIRROR, Store
-from ..study.config import Config
+from .confirmed_seeds import confirmed_study, used_seeds, with_used
 from .locking import lock_if_free
 
 
@@ -64,23 +63,13 @@ def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
     """
     studies = store.studies()
     names = [name] if name in {row.name for row in studies} else []
-    names += [row.name for row in studies if names and _confirms(row.config) == name]
+    names += [row.name for row in studies if names and confirmed_study(row.config) == name]
     try:
         uid = None if names else store.uid(name)
     except ValueError as error:
         raise ValueError(f"there is no study {name!r}, and {error}") from None
     run = store.database.read if dry_run else store.database.write
     return run(lambda connection: _delete(connection, names, uid, dry_run))
-
-
-def _confirms(config: Mapping[str, Any]) -> str | None:
-    """Return the study that a stored configuration confirms, or None.
-
-    Any program may have written the configuration.
-    """
-    options = config.get("options")
-    confirms = options.get("confirms") if isinstance(options, Mapping) else None
-    return confirms.get("study") if isinstance(confirms, Mapping) else None
 
 
 def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_run: bool) -> Deletion:
@@ -117,25 +106,11 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
 
 
 def _remember_seeds(connection: Connection, name: str) -> None:
-    """Keep the seeds of a deleted confirmation from later ones.
-
-    Its results may have been seen, and may be why the study was changed.
-    """
-    form = study_rows.get_study(connection, name).config
-    of = _confirms(form)
-    if of is None:
-        return
-    try:
-        used = first_unused(Config.from_json(form, name))
-    except (StoreError, KeyError, TypeError, ValueError):  # damaged, so that it has trained nothing
-        return
-
-    def change(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        options = stored.get("options") or {}
-        return {**stored, "options": {**options, USED: max(used, options.get(USED, 0))}}
-
-    with suppress(UnknownStudy):
-        study_rows.change_config(connection, of, change)
+    """Keep the seeds of a deleted confirmation from later ones."""
+    row = study_rows.get_study(connection, name)
+    if (of := confirmed_study(row.config)) is not None:
+        with suppress(UnknownStudy):
+            study_rows.change_config(connection, of, partial(with_used, used=used_seeds([row])))
 
 
 def _in_training(uid: str) -> StillNeeded:

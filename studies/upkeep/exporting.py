@@ -31,6 +31,7 @@ from ..storage.commands import commands
 from ..storage.sql.database import sqlite_url
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, command, event, metric, segment, study, task, trial
 from ..storage.store import Store
+from .confirmed_seeds import confirmed_study, used_seeds, with_used
 
 # Columns of a task's rows that a file contains. A checkpoint's number and blobs follow from them.
 COLUMNS = {
@@ -96,7 +97,9 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     for row in trials:
         row["error"] = row["error"] and masked(row["error"])
     segments = [row.columns() for row in study_rows.segments(source, name)]
-    _insert(target, study, [{"name": name, "config": stored.config, "created": stored.created}])
+    confirmations = [row for row in study_rows.studies(source) if confirmed_study(row.config) == name]
+    config = with_used(stored.config, used_seeds(confirmations))  # they stay behind
+    _insert(target, study, [{"name": name, "config": config, "created": stored.created}])
     _insert(target, trial, [{"study": name, **row} for row in trials])
     _insert(target, segment, [{"study": name, **row} for row in segments])
     _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])

@@ -40,6 +40,7 @@ from ..storage.sql.schema import blob, checkpoint, command, event, metric, segme
 from ..storage.sql.writes import add_task
 from ..storage.store import Store
 from ..study.config import Config
+from .confirmed_seeds import with_used, without_used
 from .exporting import COLUMNS, Row, Transferred, check_digest, needed_policies, rows_of, without_passwords
 from .fsck import check
 from .locking import last_epochs, lock_if_free
@@ -200,8 +201,8 @@ def _compare(
         return False
     rows = study_rows.trials(connection, study.name), study_rows.segments(connection, study.name)
     stored_commands = commands(connection, study.name)
-    before = {"config": stored.config, **_flat(*rows, stored_commands)}
-    after = {"config": study.config, **_flat(trials, segments, steering)}
+    before = {"config": without_used(stored.config)[0], **_flat(*rows, stored_commands)}
+    after = {"config": without_used(study.config)[0], **_flat(trials, segments, steering)}
     differing = [key for key in {**before, **after} if _same(before.get(key)) != _same(after.get(key))]
     if differing:
         differences = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
@@ -332,6 +333,8 @@ def _import_study(
     connection: Connection, new: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
 ) -> None:
     if _compare(connection, new, trials, segments, steering):
+        used = without_used(new.config)[1]
+        study_rows.change_config(connection, new.name, partial(with_used, used=used))
         return
     connection.execute(study.insert().values(name=new.name, config=new.config, created=new.created))
     if trials:

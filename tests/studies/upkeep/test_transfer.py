@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rekindle
 import sample_study as sample
 import sqlalchemy as sa
 from rekindle.studies.cli import main
@@ -45,6 +46,28 @@ def file(templates: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     with Store(templates["sqlite"], keep=sample.ALL) as store:
         export_study(store, sample.NAME, path)
     return path
+
+
+def test_a_confirmation_of_an_imported_study_has_other_seeds(tmp_path: Path) -> None:
+    """Confirmations stay behind, and what they said may be why the study was taken elsewhere."""
+
+    def confirmed(study: rekindle.Study) -> set[int]:
+        name = study.confirm(top=1, seeds=3, progress=False)["confirmation"]
+        return {trial.attrs["seed"] for trial in study.store.trials(name)}
+
+    with Store(f"sqlite:///{tmp_path}/here.db") as here, Store(f"sqlite:///{tmp_path}/there.db") as there:
+        study = rekindle.tune(
+            "surrogate", storage=here, study="s", epochs=1, trials=2, scheduler="none", progress=False
+        )
+        export_study(here, "s", tmp_path / "before.rekindle")
+        first = confirmed(study)
+        export_study(here, "s", tmp_path / "after.rekindle")
+        for name in ("before", "after", "before"):
+            import_study(there, tmp_path / f"{name}.rekindle")
+        second = confirmed(rekindle.Study("s", there))
+        assert (len(first), len(second), first & second) == (6, 6, set())
+        import_study(here, tmp_path / "after.rekindle")
+        assert confirmed(study) == first
 
 
 # From one kind of database to the other, both ways.
