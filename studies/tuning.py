@@ -13,7 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -53,7 +53,7 @@ from .starts import SourceNames, Sources, source_of, started, stored_steps
 from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.sql.database import full_url
-from .storage.store import Store
+from .storage.store import Store, opened
 from .study import FRESH_SEEDS, TOP
 from .study.config import Config, check_name, title
 from .study.number_text import in_digits_alone
@@ -474,13 +474,10 @@ def tune(
     names = SourceNames.of(warm_start, demonstrations)
     warm_start, demonstrations, sources = located(warm_start), located(demonstrations), all_located(learn_from)
 
-    def opened() -> AbstractContextManager[Store]:
-        return nullcontext(storage) if isinstance(storage, Store) else Store(storage)
-
-    named_env = partial(with_stored_policies, opened=opened)
+    named_env = partial(with_stored_policies, opened=partial(opened, storage))
     env = [*map(named_env, env)] if isinstance(env, list | tuple) else named_env(env)
     if demonstrations is not None and "demonstrated_steps" not in (fixed or {}):
-        fixed = {"demonstrated_steps": _demonstrated_steps(demonstrations, names, opened), **(fixed or {})}
+        fixed = {"demonstrated_steps": _demonstrated_steps(demonstrations, names, storage), **(fixed or {})}
 
     def make(settings: Mapping[str, Any], sized: Sized | None, decided: Mapping[str, Any]) -> Config:
         values = unflatten({**decided, **flatten(fixed or {})}) if decided else fixed
@@ -524,9 +521,7 @@ def tune(
     return tuned
 
 
-def _demonstrated_steps(
-    demonstrations: Any, names: SourceNames, opened: Callable[[], AbstractContextManager[Store]]
-) -> int:
+def _demonstrated_steps(demonstrations: Any, names: SourceNames, storage: str | Store) -> int:
     """Return the number of demonstrated steps, also if their file is gone.
 
     Raises:
@@ -534,7 +529,7 @@ def _demonstrated_steps(
     """
     steps = None
     if isinstance(demonstrations, Path) and not demonstrations.exists():
-        with opened() as store:
+        with opened(storage) as store:
             steps = stored_steps(store, names)
     return Demonstrations.load(demonstrations).steps if steps is None else steps
 

@@ -625,6 +625,11 @@ class Store:
         self.database.connect()
 
 
+def opened(storage: str | Store) -> contextlib.AbstractContextManager[Store]:
+    """Open a store for a block; one that is given stays open."""
+    return contextlib.nullcontext(storage) if isinstance(storage, Store) else Store(storage)
+
+
 def _refuse_cancelled(connection: Connection, study: str, uids: Mapping[int, str]) -> None:
     """Raise LeaseLost for cancelled trials, given by number with their tasks.
 

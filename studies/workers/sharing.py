@@ -21,7 +21,7 @@ from ...tasks.runtime.interrupts import Interrupts, StepInterrupted
 from ..engine.optuna_mirror import mirror
 from ..errors import BadConfig, MachineMismatch, StoreError, StoreLocked, StoreUnreachable, UnknownStudy
 from ..storage.rows import Work
-from ..storage.store import Store
+from ..storage.store import Store, opened
 from ..study.config import weight_of
 from .grace import graceful
 from .supervisor import LOST, SAVED
@@ -272,11 +272,11 @@ def work(
     """
     if not all(isinstance(name, str) for name in studies):
         raise TypeError(f"work takes names of studies, such as work(url, 'first', 'second'), but got {studies!r}")
-    store = storage if isinstance(storage, Store) else Store(storage)
     options: dict[str, Any] = {"device": device, "env_processes": env_processes, "use_previous": use_previous}
     options["eval_envs"] = eval_envs
-    worker = sharing_worker(store, studies, say, **options)
-    complete = worker.run()
-    for name in worker.trained:
-        mirror(store, name, partial(say, name))
+    with opened(storage) as store:
+        worker = sharing_worker(store, studies, say, **options)
+        complete = worker.run()
+        for name in worker.trained:
+            mirror(store, name, partial(say, name))
     return complete

@@ -250,6 +250,20 @@ def test_a_damaged_study_is_left_and_the_others_are_trained(sqlite_url: str) -> 
         assert bits(store, "a") == undisturbed(configs["a"])
 
 
+def test_a_store_that_work_opens_is_closed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = list[Store](), Store.close
+    monkeypatch.setattr(Store, "close", lambda store: closed.append(store) or close(store))
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2))
+        assert rekindle.work(sqlite_url, "s")
+        assert len(closed) == 1
+        assert rekindle.work(store, "s")
+        assert store not in closed
+        with pytest.raises(UnknownStudy):
+            rekindle.work(sqlite_url, "other")
+        assert len(closed) == 2
+
+
 def test_a_study_that_a_worker_cannot_share_is_an_error(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(sqlite_url) as store:
         with pytest.raises(UnknownStudy, match=r"trains studies, but .* has none yet; `rekindle create` makes one"):
