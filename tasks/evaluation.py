@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -51,25 +51,6 @@ class Evaluated(NamedTuple):
     episodes: int
     steps: int
     error: float | None = None
-
-
-class Playing(Protocol):
-    """Player of episodes: a `Learner`, or a learner of another library.
-
-    Its attributes and method are those of `Learner`.
-    """
-
-    members: int
-    env: EnvSpec
-    env_processes: int
-    eval_envs: int
-    evaluation_envs: Envs | None
-
-    @property
-    def particles(self) -> Playing | None: ...
-
-    @property
-    def actor(self) -> Callable[[int, bool, streams.Keys], Callable[[np.ndarray], np.ndarray]]: ...
 
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
@@ -391,7 +372,7 @@ def _resized(array: np.ndarray, take: slice, put: slice, count: int) -> np.ndarr
     return resized
 
 
-def _open_envs(learner: Playing, spec: EnvSpec, seeds: tuple[int, ...], episodes: int, most: int) -> Envs:
+def _open_envs(learner: Learner, spec: EnvSpec, seeds: tuple[int, ...], episodes: int, most: int) -> Envs:
     """Return environments for evaluation, those of the last one if they fit."""
     width = _side_by_side(spec, len(seeds), episodes, most)
     envs = learner.evaluation_envs
@@ -438,11 +419,14 @@ def other_env(env: EnvSpec, other: str | Mapping[str, Any] | EnvSpec, subject: s
     return spec
 
 
-def playing(learner: BaseLearner) -> Playing:
-    """Return the learner if it plays episodes, else raise UnsupportedSpace."""
+def playing(learner: BaseLearner) -> Learner:
+    """Return the learner if it plays episodes, else raise UnsupportedSpace.
+
+    It is a `Learner`, or one of another library with the same methods.
+    """
     if not hasattr(learner, "actor"):
         raise UnsupportedSpace(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
-    return cast("Playing", learner)
+    return cast("Learner", learner)
 
 
 def plays_episodes(learner: type[BaseLearner]) -> bool:
@@ -450,24 +434,9 @@ def plays_episodes(learner: type[BaseLearner]) -> bool:
     return hasattr(learner, "actor") and (learner.score is Learner.score or not issubclass(learner, Learner))
 
 
-def acting(learner: BaseLearner) -> Learner:
-    """Return the learner if it acts in episodes, else raise UnsupportedSpace."""
-    if not isinstance(learner, Learner):
-        raise UnsupportedSpace(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
-    return learner
-
-
-def answering(learner: BaseLearner) -> Learner:
-    """Return the learner if it acts on single observations, else raise UnsupportedSpace.
-
-    It is a `Learner`, or one of another library with the same methods.
-    """
-    return cast("Learner", learner) if hasattr(learner, "acting_memory") else acting(learner)
-
-
 def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool, **elsewhere: Any) -> Demonstrations:
     """Record one member's evaluation episodes, with actions as the environment takes them."""
-    learner = acting(learner)
+    learner = playing(learner)
     steps: list[list[np.ndarray]] = []
     keep: OnStep = lambda *step: steps.append([x[member].copy() for x in step])  # noqa: E731
     measure_episodes(learner, episodes, deterministic, keep, **elsewhere)

@@ -23,7 +23,7 @@ from .envs.base.encode import largest_pixel
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
 from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, class_and_text
-from .evaluation import acting, evaluation_keys, one_thread, played_steps
+from .evaluation import evaluation_keys, one_thread, played_steps, playing
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
 from .learner import Learner
@@ -184,7 +184,7 @@ class _Probe:
                 seed, values = identity.seed + repeat, dict(identity.hyperparameters)
                 values |= {name: 1 for name in ("num_envs",) if name in values}
                 with self.untimed():
-                    learner = acting(algorithm.learner(identity.env, [seed], [values]))
+                    learner = playing(algorithm.learner(identity.env, [seed], [values]))
                     stack.callback(learner.close)
                     players.append(self._player(learner))
                 stack.callback(players[-1].envs.close)
@@ -192,7 +192,9 @@ class _Probe:
 
     def _player(self, learner: Learner) -> _Player:
         """Return a policy that plays the episodes which evaluate trials."""
-        normalizer, player = (learner.agent or learner).obs_normalizer, learner.particles or learner
+        # A model of another library has no normalizer of this kind.
+        normalizer = (learner.agent or learner).obs_normalizer if isinstance(learner, Learner) else None
+        player = learner.particles or learner
         if normalizer is not None and self.numbers:  # a trial's own has seen as much after its first rollout
             normalizer.update(np.array([self.numbers] * learner.members))
         envs = make_envs(self.identity.env, [EVALUATION_SEED] * player.members, 1, "evaluation", single_episodes=True)

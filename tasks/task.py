@@ -26,7 +26,7 @@ from .deployment.predicting import Predictor, player
 from .deployment.video import film
 from .envs import Envs
 from .errors import LARGEST, LOWER_RATES, Diverged
-from .evaluation import OnStep, acting, check_finite, evaluate, measure_episodes, one_thread, other_env, record
+from .evaluation import OnStep, check_finite, evaluate, measure_episodes, one_thread, other_env, playing, record
 from .identity import EnvLike, check_seed
 from .learner import Learner
 from .resumable import Resumable
@@ -299,7 +299,7 @@ class Task(Resumable):
     @staticmethod
     def _recorded(learner: BaseLearner, member: int) -> tuple[Envs, slice]:
         """Return a learner's environments, and the rows of a member in them."""
-        envs = acting(learner).envs
+        envs = playing(learner).envs
         count = envs.num_members // learner.members  # several with particles
         return envs, slice(member * count, (member + 1) * count)
 

@@ -22,7 +22,7 @@ from ..envs.agents.adapter import AGENTS, blank
 from ..envs.agents.roster import roster_of
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
-from ..evaluation import acting, check_finite, measure_episodes
+from ..evaluation import check_finite, measure_episodes, playing
 from ..learner import Learner
 from ..networks.recurrent import States
 from ..task import Task
@@ -57,7 +57,7 @@ class Behaviours(Task):
         Raises:
             UnsupportedSpace: a behaviour has a memory.
         """
-        learner = acting(self.member_ref().learner)
+        learner = playing(self.member_ref().learner)
         if any(memory for memory in learner.acting_memory(1).values() if isinstance(memory, States)):
             raise UnsupportedSpace(f"{self} has a memory, which player() keeps; use it instead of predict")
         joint, of_agents = self._joint(observation)

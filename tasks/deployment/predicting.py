@@ -15,7 +15,7 @@ from ..base_learner import BaseLearner, MemberRef
 from ..envs import Joined, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..envs.base.joined import leaves
-from ..evaluation import answering, one_thread
+from ..evaluation import one_thread, playing
 from ..networks.recurrent import States
 from ..rng import streams
 
@@ -44,7 +44,7 @@ class Predictor:
         Raises:
             UnsupportedSpace: the learner does not act in an environment.
         """
-        self.ref, self.subject, self.learner = MemberRef(learner, member), subject, answering(learner)
+        self.ref, self.subject, self.learner = MemberRef(learner, member), subject, playing(learner)
         spaces, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(spaces.observation, env), Actions(spaces.action, env)
         self.space, self.actor_count = spaces.observation, 0

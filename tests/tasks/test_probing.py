@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rekindle import DQN, PPO, SVPG, Behaviours
 from rekindle.tasks import Task, probing
-from rekindle.tasks.evaluation import acting, measure_episodes
+from rekindle.tasks.evaluation import measure_episodes, playing
 from rekindle.tasks.identity import TaskIdentity
 from rekindle.tasks.probing import probe
 
@@ -113,9 +113,9 @@ def test_untrained_policies_scale_observations_by_what_random_actions_saw(monkey
 
     def noted(learner: Any) -> Any:
         learners.append(learner)
-        return acting(learner)
+        return playing(learner)
 
-    monkeypatch.setattr(probing, "acting", noted)
+    monkeypatch.setattr(probing, "playing", noted)
     env = {"id": "Fixed-v0", "kwargs": {}}
     probe(PPO, TaskIdentity.of(PPO, env, 3, SMALL | {"normalize_obs": True}), 400)
     assert [learner.agent.obs_normalizer.mean[0, 0] for learner in learners] == pytest.approx([1.5] * 8, abs=1e-3)
@@ -134,9 +134,9 @@ def test_the_time_that_policies_take_makes_no_environment_slow(monkeypatch: pyte
     def compiled(learner: Any) -> Any:
         nonlocal now
         now += 1000.0
-        return acting(learner)
+        return playing(learner)
 
-    monkeypatch.setattr(probing, "acting", compiled)
+    monkeypatch.setattr(probing, "playing", compiled)
     monkeypatch.setattr(probing.time, "monotonic", lambda: now)
     assert findings()["slow"] is None
 

@@ -274,6 +274,20 @@ def test_episodes_are_those_of_the_seed_and_change_no_state(name: str, tmp_path:
     assert (np.random.get_state()[1] == generator).all()
 
 
+def test_episodes_and_trainings_are_recorded_as_demonstrations(tmp_path: Path) -> None:
+    task = load("sb3:SAC")("Pendulum-v1").init(**SMALL["SAC"][1])
+    recorder = task.recorder()
+    task.fit(1)
+    assert recorder.demonstrations().steps == task.member_ref().learner.env_steps
+    shown = task.record(2)
+    assert shown.begins.nonzero()[0].tolist() == [0, 200]
+    np.testing.assert_allclose([task.act(obs) for obs in shown.observations[:9]], shown.actions[:9], rtol=1e-4)
+    file = shown.save(tmp_path / "demo.npz")
+    pupil = load("a2c")("Pendulum-v1", demonstrations=file).init(cloning={"use": True}, epoch_steps=64)
+    pupil.fit(1)
+    assert np.isfinite(pupil.metrics["cloning_loss"])
+
+
 @pytest.mark.parametrize(("name", "normalize"), [("A2C", "obs"), ("CrossQ", "none")])
 def test_a_warm_started_model_acts_as_its_source(name: str, normalize: str, tmp_path: Path) -> None:
     values = {**SMALL[name][1], "normalize": normalize}
