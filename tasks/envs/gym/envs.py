@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import compress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EpisodesLost, TaskError, is_lack_of_memory, text_of
+from ...errors import EpisodesLost
 from ...rng import streams
 from ...runtime import INFO
 from ..base.curriculum import KWARGS, Curriculum
@@ -20,15 +19,11 @@ from ..base.info import number
 from ..base.masks import ALLOWS, without_choice
 from ..base.spec import RAISED, EnvSpec, EnvSpecError
 from . import snapshot
-from .backend import Backend, Options, Outcome
+from .backend import Backend, Outcome
+from .checks import CLEAN, Checks, Ended, twice
 from .restarts import check_share
 from .restore import Restore
 from .single_instance import take_turn
-
-Result = TypeVar("Result")
-CLEAN = "keep what episodes depend on in the environment, and set it in every reset"
-CHECKED = 100  # one of so many episodes is played again in training, so checks take a hundredth of its steps
-CHECKED_IF_IT_AGES = 20  # the same where the age of an environment or of a process may have an effect
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
@@ -37,41 +32,6 @@ def reset_seed(purpose: str, *path: int | str) -> int:
     Seeds for training are even and all others odd, so they never coincide.
     """
     return streams.seed_of(*path, purpose) & ~1 | (purpose != "train")
-
-
-def twice(play: Callable[[], Result]) -> Result | str:
-    """Play episodes, again if that raises, since simulators fail rarely.
-
-    Returns:
-        The result, or a description of the second error.
-    """
-    for _ in range(2):
-        try:
-            return play()
-        except Exception as error:  # simulators may raise anything
-            if is_lack_of_memory(error):
-                raise
-            failed = f"raised {type(error).__name__} ({text_of(error)})"
-    return failed
-
-
-class _Ended(NamedTuple):
-    """An episode that has ended, and the environment that played it.
-
-    Attributes:
-        at: index of the environment, on the flat axis.
-        number: number of the episode.
-        seed, options: arguments of its reset.
-        actions: its actions.
-        outcome: how it ended.
-    """
-
-    at: int
-    number: int
-    seed: int
-    options: Options
-    actions: Sequence[Array]
-    outcome: Outcome
 
 
 class GymEnvs(Envs):
@@ -85,7 +45,7 @@ class GymEnvs(Envs):
     - restart: nothing between epochs. Environments are created anew at the start of each epoch, and episodes that are
       running then end without entering the tallies.
 
-    If the age of a process may have an effect, episodes are checked in a process that `make_young` starts.
+    Episodes of a training are checked, see `Checks`, where `make_young` starts a process for it if need be.
 
     With `single_episodes`, an environment is not stepped after the end of its first episode.
 
@@ -117,20 +77,18 @@ class GymEnvs(Envs):
         self.actions = Actions(self.action_space, spec.id)
         self.make_backend = make_backend
         self._backend: Backend | None = None
-        self.make_young = make_young if restore.ages == "process" else None
-        self._young: Backend | None = None  # an environment in a process that plays little
         self._simulators: list[Array] = []  # states of the simulators that were closed, in snapshot mode
         self.curriculum = (
             Curriculum(spec.parameters, self.seeds, purpose, tuple(spec.info)) if spec.parameters else None
         )
         self.checked = False
-        self.checks = self.mode == "replay" and purpose == "train" and not restore.single_instance
+        self.is_checked = self.mode == "replay" and purpose == "train" and not restore.single_instance
+        self.checks = Checks(spec, restore, self.num_members, num_envs, self.late_reasons, make_young)
         self.reset()
 
     def reset(self) -> None:
         self._clear_episodes()
-        self.steps = np.zeros(self.num_members, np.int64)  # of this epoch
-        self.last_ended: dict[int, _Ended] = {}  # by member, in this epoch
+        self.checks.reset()
         self.info.reset()
         self.raised = np.zeros((self.num_members, 2), np.int64)  # episodes of a training that raised, and all
         self.epoch = np.zeros(self.num_members, np.int64)
@@ -219,7 +177,7 @@ class GymEnvs(Envs):
             for recorded, action in compress(zip(self.history, decoded, strict=True), self.playing):
                 recorded.append(action)
         self.untouched = False
-        self.steps += 1
+        self.checks.steps += 1
         self.returns += reward
         self.elapsed += self.playing
         self.info.add(info)
@@ -248,7 +206,7 @@ class GymEnvs(Envs):
     def _end(self, ended: NDArray[np.int64], last_obs: Array) -> None:
         """Tally the episodes that ended, and begin the next ones."""
         raised = self._count_raised(ended) if self.spec.on_error else np.zeros(len(ended), np.bool_)
-        if self.checks:
+        if self.is_checked:
             self._check(ended, last_obs, raised)
         self.obs = self.obs.copy()  # the learner still holds the last ones
         self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
@@ -283,7 +241,7 @@ class GymEnvs(Envs):
             np.add.at(self.raised, self.member[ended], np.stack([raised, np.ones_like(raised)], 1).astype(np.int64))
             for p in np.unique(self.member[ended[raised]]).tolist():
                 check_share(self.spec, *self.raised[p].tolist())
-                if not (self.checks or self.late_reasons.get(p)):
+                if not (self.is_checked or self.late_reasons.get(p)):
                     why = "and nobody knows whether it does so again with the same seed and actions"
                     self.late_reasons.setdefault(p, []).append(
                         f"{self.spec.id}: it raised in an episode, {why}; fix it"
@@ -291,69 +249,18 @@ class GymEnvs(Envs):
         return raised
 
     def _check(self, ended: NDArray[np.int64], last_obs: Array, raised: NDArray[np.bool_]) -> None:
-        """Play some of the episodes that ended again, in other environments.
-
-        These are one of `CHECKED` episodes, or more, and those in which the environment raised. The choice depends on
-        their seeds and outcomes alone, so it is the same after a resume.
-        """
-        ages = bool(self.restore.ages)
-        chosen = raised | (self.reset_seeds[ended] // 2 % (CHECKED_IF_IT_AGES if ages else CHECKED) == 0)
-        for i in ended[chosen | ages].tolist():
-            outcome = Outcome(last_obs[i].copy(), self.returns[i], int(self.elapsed[i]))
-            episode = _Ended(
-                i, int(self.episode[i]), int(self.reset_seeds[i]), self.options[i], self.history[i], outcome
-            )
-            if ages:
-                self.last_ended[int(self.member[i])] = episode
-            if not ages or chosen[ended == i]:
-                self._compare(episode)
+        """Play some of the episodes that ended again, in other environments."""
+        for i, has_raised in zip(ended.tolist(), raised.tolist(), strict=True):
+            seed, options, actions = int(self.reset_seeds[i]), self.options[i], self.history[i]
+            if self.checks.needs(seed, has_raised):
+                outcome = Outcome(last_obs[i].copy(), self.returns[i], int(self.elapsed[i]))
+                episode = Ended(i, int(self.episode[i]), seed, options, actions, outcome)
+                self.checks.add(episode, has_raised, self.backend)
 
     def take_episodes(self) -> Episodes:
-        """Return the tallies of an epoch, and clear them.
-
-        Where age may have an effect, the last episode is played again, since the effect may have just begun; but only
-        if that takes a small share of the epoch's steps.
-        """
-        for p, episode in self.last_ended.items():
-            if CHECKED_IF_IT_AGES * episode.outcome.steps <= self.steps[p] * self.num_envs:
-                self._compare(episode)
-        self.last_ended.clear()
-        self.steps[:] = 0
+        """Return the tallies of an epoch, and clear them."""
+        self.checks.end_epoch(lambda: self.backend)
         return super().take_episodes()
-
-    def _compare(self, episode: _Ended) -> None:
-        """Play an episode again, and note a difference unless there was one."""
-        p, n = divmod(episode.at, self.num_envs)
-        if self.late_reasons.get(p):
-            return
-        again, outcome = twice(partial(self._play_again, episode)), episode.outcome
-        if isinstance(again, Outcome):
-            if outcome.equals(again):
-                return
-            again = (
-                f"ended differently (step {again.steps}, return {again.total:g}; before step {outcome.steps}, "
-                f"return {outcome.total:g})"
-            )
-        other = "process" if self._young else "one"
-        self.late_reasons.setdefault(p, []).append(
-            f"{self.spec.id}: episode {episode.number} of environment {n}, played again in another {other}, "
-            f"{again}, though the self-test found no difference; {CLEAN}"
-        )
-
-    def _play_again(self, episode: _Ended) -> Outcome:
-        """Play an episode of an environment again, in another one.
-
-        If the age of a process may have an effect, that is in a process which only does this, if it can be started.
-        """
-        how = episode.seed, episode.options, np.stack(episode.actions)
-        if self.make_young is not None and self._young is None:
-            try:
-                self._young = self.make_young()
-            except TaskError:  # this program may have registered the environment itself
-                self.make_young = None
-        if self._young is not None:
-            return self._young.play_again(0, *how, self.restore.renew)
-        return self.backend.play_again(episode.at, *how, self.restore.renew)
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""
@@ -470,37 +377,14 @@ class GymEnvs(Envs):
             recorded = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
             tree["actions"] = to_tensor(np.stack(recorded) if recorded else form)  # (sum of elapsed, *shape)
-        if i in self.last_ended:
-            tree["last_ended"] = self._of_ended(i)
+        if (last_ended := self.checks.member_state(i)) is not None:
+            tree["last_ended"] = last_ended
         return tree
-
-    def _of_ended(self, i: int) -> Tree:
-        """Return a member's last ended episode, which the epoch's end checks."""
-        episode = self.last_ended[i]
-        return {
-            "steps": int(self.steps[i]),
-            "at": episode.at % self.num_envs,
-            "number": episode.number,
-            "seed": episode.seed,
-            "options": None if episode.options is None else {**episode.options},
-            "actions": to_tensor(np.stack(episode.actions)),
-            "obs": to_tensor(np.asarray(episode.outcome.obs)),
-            "total": float(episode.outcome.total),
-        }
-
-    def _load_ended(self, i: int, tree: Tree | None) -> None:
-        self.last_ended.pop(i, None)
-        self.steps[i] = 0 if tree is None else tree["steps"]
-        if tree is not None and self.restore.ages:
-            actions = tree["actions"].numpy().copy()
-            outcome = Outcome(tree["obs"].numpy().copy(), tree["total"], len(actions))
-            at = i * self.num_envs + tree["at"]
-            self.last_ended[i] = _Ended(at, tree["number"], tree["seed"], tree["options"], actions, outcome)
 
     def load_member(self, i: int, tree: Tree) -> None:
         rows = self._rows(i)
         self._load_head(i, tree)
-        self._load_ended(i, tree.get("last_ended"))
+        self.checks.load_member(i, tree.get("last_ended"))
         self.raised[i] = tree.get("raised", 0)
         if self.curriculum is not None:
             self.curriculum.load_member(i, tree["curriculum"])
@@ -542,9 +426,7 @@ class GymEnvs(Envs):
 
     def close(self) -> None:
         backend, self._backend = self._backend, None
-        young, self._young = self._young, None
-        if young is not None:
-            young.close()
+        self.checks.close()
         if backend is None:
             return
         try:

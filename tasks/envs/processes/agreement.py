@@ -21,7 +21,7 @@ from ..base.failures import endless
 from ..base.spec import EnvSpec
 from ..gym.backend import InProcess
 from ..gym.chance import suspects
-from ..gym.envs import twice
+from ..gym.checks import twice
 from ..gym.restore import Restore
 from ..gym.single_instance import take_turn
 from ..gym.surroundings import guards_of

@@ -282,8 +282,8 @@ def test_the_last_episode_before_a_save_within_an_epoch_is_checked_after_the_res
         packed = pack(envs.member_state(i))
         young.load_member(i, unpack(packed.manifest, packed.blobs.__getitem__))
         assert str(young.member_state(i)) == str(envs.member_state(i))
-    ended = young.last_ended[1]
-    young.last_ended[1] = ended._replace(outcome=ended.outcome._replace(total=5.0))  # as an old process had it
+    ended = young.checks.last[1]
+    young.checks.last[1] = ended._replace(outcome=ended.outcome._replace(total=5.0))  # as an old process had it
     young.step(actions)
     young.take_episodes()
     assert young.inexact(0) == []
@@ -342,7 +342,7 @@ def test_state_that_outlives_episodes_is_found_by_looking_at_it(env: EnvSpec, ag
 def test_an_environment_of_this_program_alone_is_checked_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     env_class = type(gym.make("faulty_envs:faults/Aged-v0", place="class").unwrapped)
     gym.register("OwnAged-v0", env_class)
-    monkeypatch.setattr("rekindle.tasks.envs.gym.envs.CHECKED_IF_IT_AGES", 2)
+    monkeypatch.setattr("rekindle.tasks.envs.gym.checks.CHECKED_IF_IT_AGES", 2)
     task = PPO(EnvSpec("OwnAged-v0", kwargs={"place": "class", "after": 10**9})).init(**SMALL)
     task.fit(3)
     assert task.inexact == []
