@@ -130,7 +130,8 @@ def is_environment(error: BaseException) -> bool:
         return isinstance(error, EnvironmentFailed)
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     package = __name__.partition(".")[0]
-    first = next((i for i, name in enumerate(names) if name.startswith(f"{package}.tasks.envs.gym")), None)
+    callers = tuple(f"{package}.tasks.envs.{part}" for part in ("gym", "selftest"))  # that call an environment's code
+    first = next((i for i, name in enumerate(names) if name.startswith(callers)), None)
     return first is not None and any(not name.startswith(f"{package}.") for name in names[first:])
 
 
