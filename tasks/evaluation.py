@@ -54,6 +54,7 @@ class Evaluated(NamedTuple):
 
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+Seeds = int | Sequence[int]  # of evaluation episodes: one for all members, or one for each
 EVALUATION_STEPS = 100_000  # longest episode, for environments without a time limit
 LONG = 10_000  # steps of an episode at which a warning tells that it may be endless
 
@@ -72,12 +73,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def evaluation_keys(members: int, purpose: str, seed: int = EVALUATION_SEED) -> streams.Bits:
+def evaluation_keys(members: int, purpose: str, seed: Seeds = EVALUATION_SEED) -> streams.Bits:
     """Return the keys (P,) of a random stream that only evaluation uses.
 
-    All members get the same key, so all are measured on the same episodes.
+    Members with one seed get the same key, so they are measured on the same episodes.
     """
-    return streams.keys([seed] * members, "evaluation", purpose)
+    return streams.keys(_by_member(seed, members), "evaluation", purpose)
+
+
+def _by_member(seed: Seeds, members: int, players: int = 1) -> list[int]:
+    """Return the seed of each member's players, (P * players,)."""
+    of_members = [seed] * members if isinstance(seed, int) else seed
+    return [of_member for of_member in of_members for _ in range(players)]
 
 
 @one_thread()
@@ -103,7 +110,12 @@ def evaluate(
 
 @one_thread()
 def evaluate_within(
-    learner: BaseLearner, steps: float | None, seed: int = EVALUATION_SEED, on_step: OnStep | None = None, most: int = 0
+    learner: BaseLearner,
+    steps: float | None,
+    seed: Seeds = EVALUATION_SEED,
+    on_step: OnStep | None = None,
+    most: int = 0,
+    whole: bool = False,
 ) -> list[Evaluated]:
     """Return each member's objective, measured by the first of its episodes.
 
@@ -117,12 +129,13 @@ def evaluate_within(
         seed: see `measure_episodes`.
         on_step: see `measure_episodes`.
         most: number of episodes from which no further ones follow.
+        whole: whether all of the learner's `eval_episodes` are played even if `steps` end earlier.
     """
     episodes = learner.eval_episodes
     if (score := learner.score()) is not None:
         return [Evaluated(value, episodes, 0) for value in score.tolist()]
     parts, shape = list[Measured](), (learner.members, -1, episodes)  # members, particles, episodes
-    left = np.full(learner.members, math.inf if steps is None else max(steps, 1.0))
+    left = np.full(learner.members, math.inf if steps is None or whole else max(steps, 1.0))
     for first in range(0, max(most, 1), episodes):
         if not left.any():
             break
@@ -167,7 +180,7 @@ def measure_episodes(
     deterministic: bool = True,
     on_step: OnStep | None = None,
     env: EnvSpec | None = None,
-    seed: int = EVALUATION_SEED,
+    seed: Seeds = EVALUATION_SEED,
     steps: np.ndarray | float | None = None,
     first: int = 0,
 ) -> Measured:
@@ -183,7 +196,7 @@ def measure_episodes(
         on_step: function called at each step with observations (P, N, ...), actions (P, N, ...), and a mask (P, N) of
             the episodes that are still running.
         env: another environment with the same spaces; None for the learner's own.
-        seed: seed of the episodes and of random actions, the same for every member.
+        seed: seed of the episodes and of random actions, the same for every member, or one for each.
         steps: steps of each member (P,) after which it begins no further episode, see `evaluate_within`; 0 for no
             episode at all, None to play all.
         first: number of the first episode.
@@ -199,12 +212,13 @@ def measure_episodes(
     contest = players.contest if isinstance(players, Learner) else None
     spec = players.env if env is None else replace(env, state=players.env.state)
     spec = spec if contest is None else contest.reported(spec)
-    envs = _open_envs(players, spec, (seed,) * players.members, episodes, owner.eval_envs)
+    seeds = tuple(_by_member(seed, owner.members, players.members // owner.members))
+    envs = _open_envs(players, spec, seeds, episodes, owner.eval_envs)
     if not first:
         envs.faults.clear()  # of an earlier evaluation
     tally = _EpisodeTally(owner.members, players.members, episodes, envs)
     left = tally.by_player(None if contest else steps)  # sides of a contest take turns
-    keys = partial(evaluation_keys, players.members, seed=seed)
+    keys = partial(evaluation_keys, players.members, seed=seeds)
 
     def see(*arrays: np.ndarray) -> None:
         if on_step is not None:

@@ -24,17 +24,28 @@ from ..errors import BadConfig, StudyMismatch
 from ..methods import CONFIRM
 from ..options.entries import check_count
 from ..options.study_options import entries_of
-from ..schedulers.confirming import FIRST, USED, Confirmation, by_seed, first_seed, first_unused, fresh_scores, standing
+from ..schedulers.confirming import (
+    BY_SEED,
+    FIRST,
+    USED,
+    Confirmation,
+    by_seed,
+    first_seed,
+    first_unused,
+    fresh_scores,
+    standing,
+)
 from ..schedulers.registry import remembered, without_finalist
 from ..shell import begin_again, command_line
 from ..statistics.estimates import FEWEST
 from ..study import FRESH_SEEDS, TOP
 from ..study.code import FILES
-from ..study.config import RESUMES, Config
+from ..study.config import EVAL_STEPS, RESUMES, Config
 from ..study.environments import SCALE, as_objective, is_across, scale_of
 from ..study.number_text import counted
 from ..study.objectives import CONSTRAINT, MINIMIZE, bounds_of, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
+from .evaluating import confirmation_steps
 from .json_views import rank, study_view
 from .views import TrialView
 
@@ -101,7 +112,7 @@ def confirmation_config(
         study: name of the study to confirm.
         top: number of its best configurations, besides the defaults.
         seeds: seeds per estimate; a race of several candidates uses half as many in addition, and at least three.
-        eval_episodes: episodes of each evaluation; None for as many as in the study.
+        eval_episodes: episodes of each evaluation; None for as many as in the study, or as a study can pay.
 
     Raises:
         BadConfig: the study cannot be confirmed, or a number is too small.
@@ -128,12 +139,15 @@ def confirmation_config(
             "trials": [*(trial.number for trial in best), *added],
             "claims": [*claims, *added],
             "claims_race": True,
+            BY_SEED: True,
             "defaults": values.index(defaults) if defaults in values else None,
             **({BOUNDS: list(bounds)} if any(bound is not None for bound in bounds) else {}),
         },
     }
     options |= {name: config.options[name] for name in KEPT if name in config.options}
     options |= entries_of({"eval_episodes": eval_episodes})
+    if (steps := confirmation_steps(config)) is not None and eval_episodes is None:
+        options[EVAL_STEPS] = steps
     if is_across(config):
         results = remembered(store.trials(study), store.segments(study))[1]
         options[SCALE] = [*map(list, scale_of(config, results))]

@@ -4,8 +4,8 @@ A new study spends about a fifth of its environment steps (SHARE) on evaluations
 are for the last rung, where all episodes are played if they fit, since its results are the answer; the others are
 divided among the earlier rungs by the epochs that these add. An evaluation plays its first episodes until its steps are
 spent: many short ones, or few long ones, and always one. After the usual number, further ones follow if returns differ,
-up to MOST. The steps belong to the study's configuration, in units of a trial's epochs, so results depend on no other
-trial.
+up to MOST. A confirmation plays the usual number even if its steps end earlier. The steps belong to the study's
+configuration, in units of a trial's epochs, so results depend on no other trial.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..schedulers.registry import scheduler
 from ..storage.rows import is_epoch_steps
-from ..study.config import Config
+from ..study.config import EVAL_STEPS, Config
 from ..study.objectives import measured_names
 
 if TYPE_CHECKING:
@@ -60,3 +60,17 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
         left -= shares[0] * counts[rung]
     most = MOST if all(map(numbers_episodes, envs)) else config.eval_episodes
     return [[end, round(share, 6), most] for end, share in zip(rungs, shares, strict=True)]
+
+
+def confirmation_steps(config: Config) -> list[list[float]] | None:
+    """Return the steps and episodes of a confirmation's evaluations, as `eval_steps_of` does.
+
+    They are a fifth of all of its steps. None where its study plays a fixed number of episodes.
+
+    Args:
+        config: configuration of the study that is confirmed.
+    """
+    if (rungs := config.options.get(EVAL_STEPS)) is None:
+        return None
+    end, _, *most = rungs[-1]
+    return [[end, round(end * SHARE / (1 - SHARE), 6), *most]]

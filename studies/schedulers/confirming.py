@@ -30,6 +30,7 @@ FINALISTS = 2
 FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
 USED = "confirmed"  # key in the options of a study: the number of seeds that its deleted confirmations used
 EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
+BY_SEED = "episodes_by_seed"  # key in its options: true if each seed has episodes of its own, since 2026
 LOST = ("failed", "cancelled", "pruned")  # states of trainings that have ended without a result
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
@@ -125,9 +126,23 @@ def first_unused(config: Config) -> int:
     return first_seed(config) + int(config.options["seeds"]) // len(config.environments)
 
 
-def episodes_seed(config: Config) -> int:
-    """Return the seed of evaluation episodes."""
-    return EPISODES if config.scheduling.confirms else EVALUATION_SEED
+def episodes_seed(config: Config, seed: int) -> int:
+    """Return the seed of the evaluation episodes of a training.
+
+    In a search all play the same ones. In a confirmation each seed has its own, so that the spread over seeds contains
+    that of episodes; candidates are compared on the same.
+
+    Args:
+        config: the study's configuration.
+        seed: seed of the training.
+    """
+    if not config.scheduling.confirms:
+        return EVALUATION_SEED
+    if not config.options["confirms"].get(BY_SEED):
+        return EPISODES
+    from ...tasks.rng import streams  # slow to import (NumPy)
+
+    return streams.seed_of(EPISODES, seed)
 
 
 def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Segment]:

@@ -68,8 +68,7 @@ class Training:
         self.env_processes, self.eval_envs = env_processes, eval_envs
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
         self.epochs, self.objective = items[0].segment.epochs, runner.algorithm.learner.objective
-        plays = plays_episodes(runner.algorithm.learner)  # else no seed of episodes is told beside its results
-        self.evaluation_seed = episodes_seed(runner.config) if plays else EVALUATION_SEED
+        self.plays = plays_episodes(runner.algorithm.learner)  # else no seed of episodes is told beside its results
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
         self.results: dict[str, str] = {}
@@ -194,15 +193,20 @@ class Training:
             return Evaluated(score, task.eval_episodes, 0)
         learner, member = task.member_ref()
         if (learner, task.epochs) not in self.measured:
-            steps, most = self.runner.config.eval_steps(task.epochs, task.identity.hyperparameters)
+            config, seeds = self.runner.config, [self._episodes_seed(seed) for seed in learner.seeds]
+            steps, most = config.eval_steps(task.epochs, task.identity.hyperparameters)
             self.measured[learner, task.epochs] = evaluate_within(
-                learner, steps, self.evaluation_seed, self._stop_if_asked, most
+                learner, steps, seeds, self._stop_if_asked, most, whole=config.scheduling.confirms
             )
         return self.measured[learner, task.epochs][member]
 
     def _score_metrics(self, task: Task) -> Metrics:
         measured = self.measure(task)
-        return task.score_metrics(measured.value, measured.episodes, self.evaluation_seed)
+        return task.score_metrics(measured.value, measured.episodes, self._episodes_seed(task.seed))
+
+    def _episodes_seed(self, seed: int) -> int:
+        """Return the seed of the evaluation episodes of a task."""
+        return episodes_seed(self.runner.config, seed) if self.plays else EVALUATION_SEED
 
     def _stop_if_asked(self, *step: object) -> None:
         """Raise Stopped if this process was asked to stop."""
@@ -212,6 +216,7 @@ class Training:
     def results_of(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result; nothing if its return is no finite number."""
         score, episodes, steps, error = self.measure(task)
+        seed = self._episodes_seed(task.seed)
         segment, member = item.segment, self.tasks[task.uid]
         try:
             task.finite(score)
@@ -221,12 +226,12 @@ class Training:
         names, measured = measured_names(self.runner.config), None
         untrained = lambda: self.runner.task(item.trial, None)  # noqa: E731
         if names:
-            measured = measure(names, task, score, untrained, self.evaluation_seed)
+            measured = measure(names, task, score, untrained, seed)
             score = point(objectives_of(self.runner.config), measured)[0]
         if not violation(constraints_of(self.runner.config), measured):
             check_goal(self.store, self.runner.name, segment, score, task, untrained, self._stop_if_asked)
         objective = score if measured is None else measured.get(self.objective)
-        values = {} if objective is None else task.score_metrics(objective, episodes, self.evaluation_seed)
+        values = {} if objective is None else task.score_metrics(objective, episodes, seed)
         metrics = [(segment.epochs, values | (measured or {}))]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured, steps, error)]

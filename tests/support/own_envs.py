@@ -271,6 +271,16 @@ class Lottery(Walk):
         return self.luck.uniform(size=2).astype(np.float32)
 
 
+class Wheel(Walk):
+    """Episodes of one step, whose reward no action changes."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.show(), float(self.np_random.normal()), True, False, {}
+
+
 class Curriculum(Walk):
     """An environment that counts its episodes and shows the count."""
 
@@ -455,6 +465,7 @@ OWN = (
     LessonWalk,
     Search,
     Lottery,
+    Wheel,
     Curriculum,
     Fragile,
     Faulty,

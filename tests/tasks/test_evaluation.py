@@ -207,6 +207,22 @@ def test_an_evaluation_within_steps_is_the_mean_of_the_first_of_all_episodes(env
     assert [estimate.value for estimate in evaluate_within(learner, None)] == [task.evaluate() for task in together]
 
 
+@pytest.mark.parametrize("algorithm", [PPO, SVPG])
+def test_each_member_plays_episodes_of_its_own_seed(algorithm: type[Task]) -> None:
+    particles = {"num_particles": 2} if algorithm is SVPG else {}
+    together = [algorithm("CartPole-v1", seed=seed).init(**SMALL, **particles) for seed in range(2)]
+    Cohort(together).fit(1)
+    result = evaluate_within(together[0].member_ref().learner, None, [7, 8])
+    assert [estimate.value for estimate in result] == [together[0].evaluate(seed=7), together[1].evaluate(seed=8)]
+
+
+def test_all_usual_episodes_are_played_if_they_are_wanted_whole() -> None:
+    task = PPO("CartPole-v1", eval_episodes=4).init(**SMALL)
+    task.fit(1)
+    [few], [whole] = (evaluate_within(task.member_ref().learner, 1.0, most=8, whole=whole) for whole in (False, True))
+    assert (few.episodes, whole.episodes, whole.value) == (1, 4, task.evaluate())
+
+
 def test_however_a_task_begins_it_is_measured_in_its_own_number_of_episodes(tmp_path: Path) -> None:
     """The learner measures for checkpoints, `eval_return` and studies, so its number counts, too."""
     how: dict[str, Any] = {"eval_episodes": 3, "eval_envs": 2, "snapshots": "best"}

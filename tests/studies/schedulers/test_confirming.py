@@ -32,7 +32,7 @@ from rekindle.studies.engine.views import (
 )
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.report.verdicts import verdict
-from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, standing
+from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, episodes_seed, standing
 from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.statistics.intervals import mean_interval
 from rekindle.studies.storage.rows import Segment
@@ -353,11 +353,46 @@ def test_seeds_and_episodes_are_none_of_the_search(sqlite_url: str) -> None:
         assert len(set(seeds)) == 6
         scores = {row.number: row.score for row in store.segments(name)}
         task = store.task(trials[0].uid)
-        assert task.evaluate(seed=0xC0F1) == scores[trials[0].number]
-        assert task.returns() == task.returns(seed=EVALUATION_SEED) != task.returns(seed=0xC0F1)
-        assert task.metrics["return"] == task.evaluate(seed=0xC0F1) != task.evaluate()
+        other_seed = episodes_seed(Config.from_json(store.study(name).config, name), task.seed)
+        assert task.evaluate(seed=other_seed) == scores[trials[0].number]
+        assert task.returns() == task.returns(seed=EVALUATION_SEED) != task.returns(seed=other_seed)
+        assert task.metrics["return"] == task.evaluate(seed=other_seed) != task.evaluate()
         assert task.score_epoch() == task.evaluate()  # as if no confirmation had trained it
         assert task.metrics["return_seed"] == EVALUATION_SEED
+
+
+def test_episodes_differ_between_seeds_and_are_the_same_for_all_candidates(sqlite_url: str) -> None:
+    """No policy has a part in these returns, so that all of their spread is that of episodes."""
+    searched(sqlite_url, tiny(trials=2, epochs=(1, 1, 2), generation=2, env={"id": "own_envs:Wheel-v0"}))
+    with Store(sqlite_url) as store:
+        name = confirmation_name("s")
+        config = confirmation_config(store, "s", top=2, seeds=3)
+        start_study(store, name, config)
+        assert Worker(store, name).run()
+        of_seeds: dict[int, set[float | None]] = {}
+        for row in store.segments(name):
+            of_seeds.setdefault(row.replicate, set()).add(row.score)
+    assert len(of_seeds) == 6
+    assert {len(scores) for scores in of_seeds.values()} == {1}
+    assert len(set[float | None]().union(*of_seeds.values())) == 6
+    del (form := dict(config.options["confirms"]))["episodes_by_seed"]  # of an earlier version
+    before = replace(config, options={**config.options, "confirms": form})
+    assert episodes_seed(before, 1) == episodes_seed(before, 2) != episodes_seed(config, 1) != episodes_seed(config, 2)
+
+
+def test_short_episodes_are_as_many_as_a_fifth_of_the_steps_allows(sqlite_url: str) -> None:
+    limited = {"eval_steps": [[1, 0.1, 200], [2, 0.2, 200]]}
+    wheel = {"id": "own_envs:Wheel-v0"}
+    searched(sqlite_url, tiny(trials=2, epochs=(1, 2, 2), generation=2, env=wheel, options=limited))
+    with Store(sqlite_url) as store:
+        config = confirmation_config(store, "s", top=1, seeds=3)
+        start_study(store, "s:confirmation", config)
+        assert Worker(store, "s:confirmation").run()
+        steps = {row.eval_steps for row in store.segments("s:confirmation")}
+        other = confirmation_config(store, "s", top=1, seeds=3, eval_episodes=7)
+    assert config.options["eval_steps"] == [[2, 0.5, 200]]
+    assert steps == {max(20, TINY["epoch_steps"] // 2)}  # of one step each
+    assert "eval_steps" not in other.options
 
 
 @pytest.mark.slow

@@ -172,8 +172,8 @@ def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_return(*arguments: Any) -> list[Evaluated]:
-        return [evaluation._replace(value=math.nan) for evaluation in evaluate_within(*arguments)]
+    def without_return(*arguments: Any, **options: Any) -> list[Evaluated]:
+        return [evaluation._replace(value=math.nan) for evaluation in evaluate_within(*arguments, **options)]
 
     monkeypatch.setattr(training, "evaluate_within", without_return)
     result = run(sqlite_url, tiny(3))
