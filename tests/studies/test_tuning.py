@@ -289,8 +289,8 @@ def test_a_task_takes_numbers_of_numpy(sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": []}, r"epochs are low:high:base, one to three numbers, but got \[\]"),
-        ({"epochs": (1, 2, 3, 4)}, "one to three numbers, but got"),
+        ({"epochs": []}, r"epochs are low:high:base, one to three numbers such as 1:27:3, but got \[\]"),
+        ({"epochs": (1, 2, 3, 4)}, "one to three numbers such as 1:27:3, but got"),
         ({"sampler": object}, "a sampler must be a class derived from optuna.samplers.BaseSampler, but"),
         ({"budget": 3600}, "tune: budget is a text or None, but got 3600"),
         ({"goal": 50.0}, "goal is a text"),
