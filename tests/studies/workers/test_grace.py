@@ -24,9 +24,10 @@ from rekindle.studies.workers.grace import _watch
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks.algorithms.ppo import PPOLearner
+from rekindle.tasks.envs import EnvSpec
+from rekindle.tasks.envs.selftest.attempts import self_test
 from studying import TINY, bits, sqlite_first, tiny, undisturbed
 
-BEFORE = 561  # steps of a worker before it trains, to see that states can be restored
 RECIPE = Path(__file__).parents[3] / "examples" / "slurm.sh"
 
 
@@ -159,8 +160,13 @@ def test_the_recipe_of_slurm_is_preempted_and_requeued(
     program.chmod(0o755)
     path = os.pathsep.join(filter(None, sys.path))
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REKINDLE_STORAGE": url, "PYTHONPATH": path}
-    monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path / "steps"))
-    (tmp_path / "steps").mkdir()
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    monkeypatch.setenv(slow_envs.VARIABLE, str(folder))
+    self_test.__wrapped__(EnvSpec.of(config.env))  # as a worker does before it trains
+    [file] = folder.iterdir()
+    before = file.stat().st_size
+    file.unlink()
 
     def job(until: Callable[[], object]) -> tuple[int, list[int]]:
         """Run the recipe, preempted at a moment: its status, and the epochs of each result so far."""
@@ -176,12 +182,12 @@ def test_the_recipe_of_slurm_is_preempted_and_requeued(
         return process.returncode, [row.epochs for row in store.segments("cartpole") if row.state == "done"]
 
     def steps() -> int:  # of the newest job
-        files = sorted((tmp_path / "steps").iterdir(), key=lambda path: path.stat().st_mtime)
+        files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
         return files[-1].stat().st_size if files else 0
 
     with Store(url) as store:
         start_study(store, "cartpole", config)
-        assert job(lambda: steps() > BEFORE + 320 + 20) == (128 + signal.SIGTERM, [])  # in its first evaluation
+        assert job(lambda: steps() > before + 320 + 20) == (128 + signal.SIGTERM, [])  # in its first evaluation
         assert [*store.reached([trial.uid for trial in store.trials("cartpole")]).values()] == [1]
         done = lambda: [row for row in store.segments("cartpole") if row.state == "done"]  # noqa: E731
         in_epoch = lambda: done() and store.holders() and time.sleep(0.5) is None  # noqa: E731
