@@ -2,10 +2,10 @@
 
 First the candidates race: all of them train with a third of the race's seeds, the better half with another third, and
 the best two with the rest. A candidate's result in the search counts as one more seed; what constraints bound, in the
-race alone. Then the winner, the runner-up
-and the default configuration train with further seeds, which were used for no selection: the mean of their returns is
-an estimate without selection bias. A candidate with a failed training leaves the race; estimates use the trainings that
-did not fail, and report how many did. Where a single candidate is left, nothing remains to choose, and the race ends.
+race alone. Then the winner, the runner-up and the default configuration train with further seeds, which were used for
+no selection: the mean of their returns is an estimate without selection bias. A candidate with a failed training leaves
+the race; estimates use the trainings that did not fail, and report how many did. Where a single candidate is left,
+nothing remains to choose, and the race ends.
 
 Everything follows from finished rows, so a confirmation is the same for any number of workers. The replicates of a
 candidate are its seeds, those of the race first. In a study with several environments, each seed is trained in each of
@@ -30,7 +30,7 @@ FINALISTS = 2
 FIRST = "first"  # key in its options: the number of seeds that earlier confirmations of the study used
 USED = "confirmed"  # key in the options of a study: the number of seeds that its deleted confirmations used
 EPISODES = 0xC0F1  # seed of evaluation episodes that no search uses
-BY_SEED = "episodes_by_seed"  # key in its options: true if each seed has episodes of its own, since 2026
+BY_SEED = "episodes_by_seed"  # key in its options: true if each seed has its own; missing in earlier ones
 LOST = ("failed", "cancelled", "pruned")  # states of trainings that have ended without a result
 Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 

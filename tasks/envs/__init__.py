@@ -1,7 +1,8 @@
 """Environments whose state is part of a task's state.
 
-`make_envs` creates them, and `Envs` is their interface. Each kind of environment is a sub-package on top of `base`;
-only `factory` knows all kinds. Nothing here knows about networks.
+`make_envs` creates them, and `Envs` is their interface. Each kind of environment is a sub-package on top of `base`,
+and `selftest` finds out how one of Gymnasium's is restored; only `factory` knows all kinds. Nothing here knows about
+networks.
 """
 
 from __future__ import annotations

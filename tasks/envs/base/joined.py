@@ -78,20 +78,21 @@ class Joined(spaces.Space[NDArray[np.float32]]):
     def split(self, row: Array) -> Any:
         """Return a row as the environment's action.
 
-        Rows (..., k) become a batch of actions. Indices are rounded.
+        Rows (..., k) become a batch of actions. Indices and integers are rounded.
         """
         if self.starts is not None and row.ndim == 1:  # the choices of several agents, the usual case
             return tuple(np.rint(row).astype(np.int64) + self.starts)
         values: dict[Path, Any] = {}
         for path, leaf, columns in self.parts:
             numbers = row[..., columns].reshape((*row.shape[:-1], *(leaf.shape or ())))
+            if leaf.dtype is not None and leaf.dtype.kind != "f":
+                numbers = np.rint(numbers)
             if isinstance(leaf, spaces.Box):
-                numbers = numbers if leaf.dtype.kind == "f" else np.rint(numbers)
                 # A bound in float32 may lie outside the same bound in float64.
                 values[path] = np.asarray(np.clip(numbers.astype(leaf.dtype), leaf.low, leaf.high))
             else:
                 first = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
-                values[path] = np.rint(numbers).astype(leaf.dtype)[()] + first
+                values[path] = numbers.astype(leaf.dtype)[()] + first
         return _nested(self.space, (), values)
 
     def __repr__(self) -> str:
