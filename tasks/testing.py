@@ -374,7 +374,8 @@ def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[
     if id(a) in visited:
         return
     if isinstance(a, Tensor):
-        if not isinstance(b, Tensor) or a.shape != b.shape or not torch.equal(a.detach(), b.detach()):
+        # a fresh learner may move a tensor to its device when it first needs it
+        if not isinstance(b, Tensor) or a.shape != b.shape or not torch.equal(a.detach(), b.detach().to(a.device)):
             yield path
     elif isinstance(a, np.ndarray):
         if not isinstance(b, np.ndarray) or not np.array_equal(a, b):

@@ -157,7 +157,7 @@ def test_a_task_of_one_member_has_the_bits_it_has_after_cohorts() -> None:
         use_batch_invariant_operators()
     task = Digits(seed=0, device="cuda").init(width=16, batch_size=128)
     task.fit(2)
-    print(task.digest())
+    print(task.digest)
     """
     digests = {
         subprocess.run([sys.executable, "-c", train, when], check=True, capture_output=True, text=True).stdout
