@@ -202,6 +202,27 @@ class Growing(Drift):
         return super().reset(seed=seed)
 
 
+class Shrinking(Drift):
+    """Has fewer actions after its third reset, or from its third step on, and takes no others."""
+
+    action_space = spaces.Discrete(4)
+    resets = 0
+
+    def __init__(self, within: bool) -> None:
+        self.within = within
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.resets += 1
+        self.action_space = spaces.Discrete(4 if self.within or self.resets < 3 else 2)
+        return super().reset(seed=seed)
+
+    def push(self, action: Any) -> float:
+        if self.within and self.t == 3:
+            self.action_space = spaces.Discrete(2)
+        assert self.action_space.contains(action), f"invalid action {action}"
+        return float(action)
+
+
 class Untidy(Drift):
     """Prints, clears a variable, and leaves a thread and a fork of its process."""
 

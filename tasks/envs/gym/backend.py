@@ -23,9 +23,9 @@ from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
 from ..base.failures import close_env, close_or_warn
-from ..base.spec import EnvSpec, EnvSpecError
+from ..base.spec import EnvSpec
 from . import snapshot
-from .make import Env, begin_episode, make_env, make_for_episode, of_reset
+from .make import Env, action_space_of, begin_episode, check_actions, make_env, make_for_episode, of_reset
 from .rewards import check_step
 from .surroundings import UNGUARDED, Guards
 
@@ -153,7 +153,7 @@ class InProcess:
         self.used = [False] * count
         self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # each episode needs a new environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
-        self.actions = self.envs[0].unwrapped.action_space
+        self.actions = action_space_of(self.envs[0], spec)
 
     @guarded
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
@@ -164,8 +164,7 @@ class InProcess:
                 close_env(old, self.spec)
                 self.envs[i] = self._new(chosen, old)
             self.used[i] = True
-            obs = begin_episode(self.envs[i], self.spec, seed, of_reset(chosen))
-            self._check_actions(self.envs[i])
+            obs = begin_episode(self.envs[i], self.spec, seed, of_reset(chosen), self.actions)
             self.encoder.check(obs, "reset")
             self.encoder.write(obs, out, "reset")
             tick()
@@ -183,7 +182,11 @@ class InProcess:
         # Environments get copies, which they may keep or change; those that the caller records stay as they are.
         with self.guards.stepping:
             for i, (env, action) in compress(enumerate(zip(self.envs, actions.copy(), strict=True)), playing):
-                outcome = env.step(action)
+                try:
+                    outcome = env.step(action)
+                except Exception:
+                    check_actions(env, self.spec, self.actions)
+                    raise
                 try:
                     obs, reward[i], terminated[i], truncated[i], step_info = outcome
                     if not (type(outcome[1]) in NUMBERS and type(outcome[2]) in ENDS and type(outcome[3]) in ENDS):
@@ -207,7 +210,7 @@ class InProcess:
                 close_env(self.spares.pop(), self.spec)
             self.spares.append(self._new(options, self.envs[index]))
         [env] = self.spares
-        begin_episode(env, self.spec, seed, of_reset(options))
+        begin_episode(env, self.spec, seed, of_reset(options), self.actions)
         return self._play(env, actions)
 
     def _play(self, env: Env, actions: Array) -> Outcome:
@@ -230,16 +233,6 @@ class InProcess:
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
         for i, state, steps in zip(indices, states, elapsed, strict=True):
             snapshot.put(self.envs[i], state, steps)
-
-    def _check_actions(self, env: Env) -> None:
-        """Raise EnvSpecError if an environment's actions have changed."""
-        actions = env.unwrapped.action_space
-        if actions is not self.actions and actions != self.actions and not self.drawn:
-            raise EnvSpecError(
-                f"{self.spec.id}: all episodes and instances of an environment have one action_space, but after a "
-                f"reset it is {actions}, and at first it was {self.actions}; make it as large as the largest, and tell "
-                "by an action mask what is allowed"
-            )
 
     def _new(self, options: Options, like: Env) -> Env:
         return make_for_episode(self.spec, self.generators, options or {}, like)

@@ -197,7 +197,26 @@ def _refuses(env: Env, seed: int, more: Mapping[str, Any]) -> bool:
     return False
 
 
-def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any] | None) -> Any:
+def action_space_of(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
+    """Return an environment's action space; None if parameters may choose it."""
+    is_drawn = any(name.startswith(KWARGS) for name in spec.parameters)
+    return None if is_drawn else env.unwrapped.action_space
+
+
+def check_actions(env: Env, spec: EnvSpec, actions: gym.Space[Any] | None) -> None:
+    """Raise EnvSpecError if an environment's action space is another one than `actions`."""
+    space = action_space_of(env, spec)
+    if space is not actions and space != actions:
+        raise EnvSpecError(
+            f"{spec.id}: all episodes and instances of an environment have one action_space, but at first it was "
+            f"{actions} and now it is {space}; make it as large as the largest, and tell by an action mask what is "
+            "allowed"
+        )
+
+
+def begin_episode(
+    env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any] | None, actions: gym.Space[Any] | None
+) -> Any:
     """Reset an environment with a seed, and return the first observation.
 
     Args:
@@ -205,9 +224,10 @@ def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any]
         spec: its spec.
         seed: seed of the episode.
         options: options of the reset, None for none.
+        actions: what `action_space_of` returned for the first environment.
 
     Raises:
-        EnvSpecError: it refuses seeds, or returns something else than an observation and info.
+        EnvSpecError: it refuses seeds, returns something else than an observation and info, or has other actions.
     """
     more: dict[str, Any] = {} if options is None else {"options": options}
     try:
@@ -220,6 +240,7 @@ def begin_episode(env: Env, spec: EnvSpec, seed: int, options: Mapping[str, Any]
             f"but reset(seed={seed}) raised {type(error).__name__} ({text_of(error)}), and without a seed it does "
             "not; let it take all, by super().reset(seed=seed) and draws from self.np_random"
         ) from error
+    check_actions(env, spec, actions)
     return reset_result(result, spec.id)[0]
 
 

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from time import monotonic  # this name stays right where `clock_ahead` changes the module
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 
 from ...runtime.progress import tick
@@ -21,7 +22,7 @@ from ..base.envs import Array
 from ..base.failures import close_env
 from ..base.masks import unused_mask, with_legal_actions
 from ..base.spec import EnvSpec, EnvSpecError
-from ..gym.make import Env, begin_episode, make_env, make_for_episode, of_reset
+from ..gym.make import Env, action_space_of, begin_episode, check_actions, make_env, make_for_episode, of_reset
 from ..gym.rewards import check_step
 from ..gym.surroundings import stopped
 from .episodes import Episode, Record, bits_of, difference
@@ -65,6 +66,7 @@ class Bench:
         self.spec, self.premises = spec, premises
         self._open = ExitStack()
         self._first: Env | None = None  # the first environment, whose spaces all others have
+        self._actions: gym.Space[Any] | None = None
         self._encoder: Observations | None = None
         self._outside: str | None = None  # description of a number outside of the bounds of an observation
         self._unused_mask: str | None = None  # advice about a mask that no policy sees
@@ -132,7 +134,7 @@ class Bench:
         result = of_reset(episode.parameters)
         tick()
         options = None if result is None else WatchedOptions(result, self._options_read)
-        obs = self._call(begin_episode, env, self.spec, episode.seed, options)
+        obs = self._call(begin_episode, env, self.spec, episode.seed, options, self._actions)
         self._check(env, obs, "reset")
         return obs
 
@@ -141,7 +143,11 @@ class Bench:
         reported = tuple(self.spec.info)
         entries = np.empty(len(reported))
         for action in actions.copy():
-            result = self._call(env.step, action)
+            try:
+                result = self._call(env.step, action)
+            except Exception:
+                check_actions(env, self.spec, self._actions)
+                raise
             tick()
             self._count()
             check_step(result, self.spec)
@@ -190,7 +196,7 @@ class Bench:
                 raise
             raise Refuted(self.premises._replace(single_instance=True)) from None
         if self._first is None:
-            self._first = env
+            self._first, self._actions = env, action_space_of(env, self.spec)
         return env
 
     def _records(self, env: Env, episode: Episode) -> Iterator[Record]:

@@ -533,12 +533,20 @@ def test_numbers_outside_of_their_bounds_are_told() -> None:
     ("name", "words"),
     [
         ("Seedless", r"reset takes any seed .*, but reset\(seed=\d+\) raised ValueError \(seeds are not supported\)"),
-        ("Growing", r"have one action_space, but after a reset it is Box\(.*\(2,\).*at first it was Box\(.*\(1,\)"),
+        ("Growing", r"have one action_space, but at first it was Box\(.*\(1,\).*and now it is Box\(.*\(2,\)"),
     ],
 )
 def test_refused_seeds_and_changing_actions_are_named(name: str, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/{name}-v0: .*{words}"):
         trained(name, 4)
+
+
+@pytest.mark.parametrize("env", [{}, {"restore": "replay"}])
+@pytest.mark.parametrize("within", [False, True])
+def test_actions_that_an_environment_takes_away_are_named(within: bool, env: dict[str, Any]) -> None:
+    words = r"have one action_space, but at first it was Discrete\(4\) and now it is Discrete\(2\); make it as large as"
+    with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/Shrinking-v0: .*{words}"):
+        trained("Shrinking", env={"kwargs": {"within": within}, **env})
 
 
 def test_a_reset_that_fails_by_accident_does_not_refuse_seeds() -> None:
@@ -552,7 +560,7 @@ def test_a_reset_that_fails_by_accident_does_not_refuse_seeds() -> None:
             return 0, {}
 
     with pytest.raises(ValueError, match=r"^the map has no way out$"):
-        begin_episode(Once(), EnvSpec("a"), 0, None)
+        begin_episode(Once(), EnvSpec("a"), 0, None, None)
 
 
 @pytest.mark.slow
