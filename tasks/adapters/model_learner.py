@@ -215,6 +215,7 @@ class SB3Learner(BaseLearner):
     def iterate(self) -> Mapping[str, Tensor]:
         # The stored tallies count the episodes of the whole training.
         first, before = self.model.num_timesteps == 0, copy.deepcopy(self.envs.episodes)
+        self.envs.info.take_metrics()  # states of earlier versions hold those of all epochs before
         with self.own_generators():
             try:
                 self.model.learn((self.epochs + 1) * self.epoch_size, reset_num_timesteps=first, log_interval=None)  # type: ignore[arg-type]
@@ -230,6 +231,7 @@ class SB3Learner(BaseLearner):
         metrics = self.envs.episodes.since(before).metrics(0)
         if recent := [(info["r"], info["l"]) for info in self.model.ep_info_buffer or ()]:  # the last 100
             metrics |= zip(("recent_return", "recent_length"), np.mean(recent, axis=0).tolist(), strict=True)
+        metrics |= self.envs.info.take_metrics()[0] | self.envs.member_metrics(0)
         return {name: torch.tensor([value], dtype=torch.float64) for name, value in metrics.items()}
 
     def score(self) -> None:

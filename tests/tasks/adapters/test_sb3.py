@@ -328,6 +328,25 @@ def test_metrics_count_the_episodes_of_each_epoch_also_after_resuming(name: str,
         assert store.metrics(task.uid) == whole.history
 
 
+@pytest.mark.parametrize("name", ["sb3:PPO", "sb3:DQN", "sbx:PPO"])
+def test_metrics_have_info_and_parameters_of_the_environment_also_after_resuming(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    env = EnvSpec("own_envs:Search-v0", parameters={"wind": 0.5}, info={"count.steps": "max", "right": "last"})
+    make = partial(load(name), env, seed=3)
+    values = {**SMALL[name.partition(":")[2]][1], "num_envs": 1}
+    (whole := make().init(**values)).fit(3)
+    for _, row in whole.history:
+        assert row["info.count.steps"] == row["episode_length"]
+        assert 0 < row["info.right"] < 1
+        assert row["parameter.wind"] == 0.5
+    with Store(f"sqlite:///{tmp_path}/tasks.db") as store:
+        for epochs in (1, 3):
+            make(storage=store).init(**values).fit(epochs)
+        assert store.metrics(whole.uid) == whole.history
+
+
 def test_a_model_class_with_an_environment_is_a_task() -> None:
     task = SB3(own_models.Wide, "CartPole-v1", seed=2, n_steps=16)
     assert (task.seed, task.init().hyperparameters["n_steps"]) == (2, 16)  # type: ignore[index]  # it is initialized
