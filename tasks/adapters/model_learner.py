@@ -228,6 +228,7 @@ class SB3Learner(BaseLearner):
                     raise
                 raise Diverged(f"{self.algorithm()}: {fault}") from error  # torch refuses distributions of NaN
         self.env_steps = self.model.num_timesteps
+        self.envs.end_epoch()
         metrics = self.envs.episodes.since(before).metrics(0)
         if recent := [(info["r"], info["l"]) for info in self.model.ep_info_buffer or ()]:  # the last 100
             metrics |= zip(("recent_return", "recent_length"), np.mean(recent, axis=0).tolist(), strict=True)

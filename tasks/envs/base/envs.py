@@ -223,6 +223,9 @@ class Envs(ABC):
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
         """Start the members' epochs, (P,); this matters in restart mode only."""
 
+    def end_epoch(self) -> None:  # noqa: B027
+        """Check the last episodes of the epochs, as `take_episodes` does."""
+
     def member_metrics(self, i: int) -> dict[str, float]:
         """Return member i's current metrics besides those of its episodes."""
         return {}
@@ -287,6 +290,7 @@ class Envs(ABC):
 
     def take_episodes(self) -> Episodes:
         """Return the tallies since the last call, and clear them."""
+        self.end_epoch()
         tallies = self.episodes
         self._clear_episodes()
         return tallies

@@ -14,7 +14,7 @@ from ...rng import streams
 from ...runtime import INFO
 from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations, Spaces
-from ..base.envs import Array, Envs, Episodes, StepResult, Tree, to_tensor
+from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.info import number
 from ..base.masks import ALLOWS, without_choice
 from ..base.spec import RAISED, EnvSpec, EnvSpecError
@@ -257,10 +257,8 @@ class GymEnvs(Envs):
                 episode = Ended(i, int(self.episode[i]), seed, options, actions, outcome)
                 self.checks.add(episode, has_raised, self.backend)
 
-    def take_episodes(self) -> Episodes:
-        """Return the tallies of an epoch, and clear them."""
+    def end_epoch(self) -> None:
         self.checks.end_epoch(lambda: self.backend)
-        return super().take_episodes()
 
     def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
         """Return the reported info of these environments' episodes, by metric."""

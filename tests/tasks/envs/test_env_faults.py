@@ -20,6 +20,7 @@ import torch
 from gymnasium import spaces
 from rekindle import PPO, Cohort, EnvSpec, Store
 from rekindle.studies.cli import main
+from rekindle.tasks import load
 from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.encode import Observations
@@ -37,6 +38,7 @@ from rekindle.tasks.task import Task
 from support_path import SUPPORT
 
 SMALL = {"num_steps": 10, "num_envs": 2, "num_minibatches": 2, "epoch_steps": 100, "update_epochs": 1}
+OF_SB3 = {"n_steps": 10, "num_envs": 2, "batch_size": 10, "epoch_steps": 100, "n_epochs": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -307,16 +309,18 @@ def test_an_effect_of_the_age_of_a_process_is_found_in_training(place: str) -> N
     assert young.inexact == []
 
 
-def test_an_effect_of_age_that_has_just_begun_is_found_at_the_end_of_an_epoch() -> None:
+@pytest.mark.parametrize("algorithm", ["ppo", "sb3:PPO"])
+def test_an_effect_of_age_that_has_just_begun_is_found_at_the_end_of_an_epoch(algorithm: str) -> None:
     def aged(after: int) -> dict[str, Any]:
         return {"kwargs": {"place": "class", "after": after}}
 
     name = "faulty_envs:faults/Aged-v0"
     counted = gym.make(name, place="class").unwrapped.counted  # type: ignore[attr-defined]
     before = counted["steps"]
-    self_test(EnvSpec(name, **aged(10**9 + 1)))
+    self_test(EnvSpec(name, **aged(10**9 + len(algorithm))))  # one that no other test has made
     now = counted["steps"]
-    task = make("Aged", env=aged(now + (now - before) + 190))
+    spec = EnvSpec(name, **aged(now + (now - before) + 190))
+    task = load(algorithm)(spec).init(**(SMALL if algorithm == "ppo" else OF_SB3))
     task.fit(1)
     assert task.inexact == []
     task.fit(2)  # its last ten steps are rewarded otherwise
