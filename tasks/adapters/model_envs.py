@@ -11,6 +11,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from ..envs import EnvSpec, spaces_of
 from ..envs.base.envs import Envs
+from ..envs.base.joined import sizes_of
 from ..envs.base.masks import mask_in
 
 
@@ -75,9 +76,11 @@ class TaskVecEnv(VecEnv):
 
 
 def _from_zero(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Return an action space whose choices count from 0."""
+    """Return an action space of one axis, whose choices count from 0."""
     if isinstance(space, gym.spaces.Discrete):
         return gym.spaces.Discrete(int(space.n))
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return gym.spaces.MultiDiscrete(space.nvec)
+        return gym.spaces.MultiDiscrete(sizes_of(space))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return gym.spaces.MultiBinary(len(sizes_of(space)))
     return copy.deepcopy(space)

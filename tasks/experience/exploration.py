@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...spaces import Space, categorical, integer, log_real, real
 from ..envs import Joined
+from ..envs.base.joined import sizes_of
 from ..errors import UnsupportedSpace
 from ..rng import streams
 from ..rng.draws import Draws, Normals
@@ -91,12 +92,9 @@ class UniformActions:
         match space:
             case gym.spaces.Discrete():
                 self.sizes = np.array([space.n])
-            case gym.spaces.MultiDiscrete():
-                self.sizes = space.nvec.reshape(-1)
+            case gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
+                self.sizes = np.array(sizes_of(space))
                 self.shape = self.sizes.shape  # one row of choices, the form in which learners act
-            case gym.spaces.MultiBinary():
-                self.sizes = np.full(math.prod(space.shape), 2)
-                self.shape = self.sizes.shape
             case Joined():
                 self.shape = space.low.shape
             case gym.spaces.Box():

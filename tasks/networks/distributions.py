@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..envs import Joined
-from ..envs.base.joined import LARGEST_WHOLE, takes_numbers
+from ..envs.base.joined import LARGEST_WHOLE, sizes_of, takes_numbers
 from ..errors import UnsupportedSpace
 
 NEAR = 0.25, 4.0  # least and largest half width of a Box whose numbers stay as they are
@@ -361,10 +361,10 @@ def distribution_for(space: gym.Space[Any], subject: str) -> Distribution:
     match space:
         case gym.spaces.Discrete():
             return Categorical(int(space.n))
-        case gym.spaces.MultiDiscrete() if space.nvec.ndim == 1:
-            return MultiCategorical([int(n) for n in space.nvec])
+        case gym.spaces.MultiDiscrete():
+            return MultiCategorical(sizes_of(space))  # a row of choices, which `Actions.decode` reshapes
         case gym.spaces.MultiBinary():
-            return Bernoulli((math.prod(space.shape),))  # a row of bits, which `Actions.decode` reshapes
+            return Bernoulli((len(sizes_of(space)),))
         case gym.spaces.Box() if space.shape and 0 not in space.shape and takes_numbers(space):
             return Gaussian(tuple(space.shape), Units.of(space.low, space.high))
         case Joined() if space.choices:
@@ -372,7 +372,7 @@ def distribution_for(space: gym.Space[Any], subject: str) -> Distribution:
         case Joined():
             return Gaussian((len(space.low),), Units.of(space.low, space.high))
     raise UnsupportedSpace(
-        f"{subject} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box spaces (integers up to "
+        f"{subject} acts in Discrete, MultiDiscrete, MultiBinary and Box spaces (integers up to "
         f"{LARGEST_WHOLE:,}), and in Dicts and Tuples of these with bounded Boxes, but got {space}; wrap the "
         "environment in a gymnasium.ActionWrapper that offers one of these"
     )

@@ -34,6 +34,7 @@ from ..checkpoint.member_state import Stacked
 from ..checkpoint.policy_files import write_whole
 from ..envs import Envs, EnvSpec, Joined, StepResult, spaces_of
 from ..envs.base.encode import Actions, Observations
+from ..envs.base.joined import sizes_of
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
 from ..learner import Learner
@@ -202,19 +203,12 @@ class Demonstrations:
         if isinstance(space, gym.spaces.Box | Joined):  # clipped as the environment does it
             clipped = np.clip(actions, space.low.reshape(-1), space.high.reshape(-1)).astype(np.float32)
             tensors[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(tensors[f"{PREFIX}actions"].shape)
-        elif ((actions < 0) | (actions >= _choices(space))).any():
+        elif ((actions < 0) | (actions >= sizes_of(space))).any():
             raise BadDemonstrations(
                 f"{subject}: demonstrated actions must lie in {space}, counted from 0, but got "
                 f"{actions.min()} to {actions.max()}"
             )
         return tensors
-
-
-def _choices(space: gym.Space[Any]) -> Any:
-    """Return how many values each number of an action can have."""
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.nvec.reshape(-1)
-    return int(space.n) if isinstance(space, gym.spaces.Discrete) else 2
 
 
 class Examples(Stacked):

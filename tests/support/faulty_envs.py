@@ -24,7 +24,7 @@ import torch
 from gated import is_of_training
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
-from rekindle.tasks.envs.base.masks import sizes_of_choices
+from rekindle.tasks.envs.base.joined import sizes_of
 
 
 class Drift(gym.Env[Any, Any]):
@@ -692,7 +692,7 @@ class Soak(gym.Env[Any, Any]):
 
     def __init__(self, see: Any, do: Any, length: int, faults: dict[str, int], told: str = "") -> None:
         self.observation_space, self.action_space, self.told = space_of(see), space_of(do), told
-        self.sizes = sizes_of_choices(self.action_space) if told else []
+        self.sizes = sizes_of(self.action_space) if told else []
         if told == "observation":
             mask = spaces.Box(0, 1, (sum(self.sizes),), np.int8)
             self.observation_space = spaces.Dict({"action_mask": mask, "seen": self.observation_space})

@@ -11,6 +11,7 @@ from gymnasium import spaces
 ACTIONS: dict[str, Any] = {
     "discrete": spaces.Discrete(5, start=2),
     "rows": spaces.MultiDiscrete([3, 4]),
+    "grid": spaces.MultiDiscrete([[3, 4], [2, 3]], start=[[0, 1], [-1, 0]]),
     "bits": spaces.MultiBinary(3),
 }
 
@@ -27,7 +28,7 @@ class Forbidding(gym.Env[Any, Any]):
     ) -> None:
         self.given = {"mask": None} if given == "none" else {"mask": given} if given else {}
         self.action_space, self.told, self.broken, self.late = ACTIONS[actions], told, broken, late
-        self.sizes = {"discrete": [5], "rows": [3, 4], "bits": [2, 2, 2]}[actions]
+        self.sizes = {"discrete": [5], "rows": [3, 4], "grid": [3, 4, 2, 3], "bits": [2, 2, 2]}[actions]
         numbers = spaces.Box(-1, 1, (2,), np.float32)
         masks = spaces.Box(0, 1, (sum(self.sizes),), np.int8)
         both = spaces.Dict({"action_mask": masks, "numbers": numbers})

@@ -79,6 +79,19 @@ class RowsWalk(Walk):
         super().__init__(BOX, spaces.MultiDiscrete([3, 4], start=[1, -1]))
 
 
+class GridWalk(Walk):
+    """MultiDiscrete actions of two axes; flat ones have the same numbers in a row."""
+
+    def __init__(self, flat: bool = False) -> None:
+        sizes, first = np.array([[3, 4, 2], [2, 5, 3]]), np.array([[1, -1, 0], [0, 2, 0]])
+        sizes, first = (x.reshape(-1) if flat else x for x in (sizes, first))
+        super().__init__(BOX, spaces.MultiDiscrete(sizes, start=first))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + float(np.arange(6) @ action.reshape(-1)), *rest  # type: ignore[return-value]
+
+
 class BitsWalk(Walk):
     """MultiBinary actions."""
 
@@ -447,6 +460,7 @@ WALKS = (
     DictWalk,
     BoxWalk,
     RowsWalk,
+    GridWalk,
     BitsWalk,
     ImageWalk,
     PictureWalk,

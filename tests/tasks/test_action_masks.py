@@ -38,7 +38,7 @@ def in_info() -> dict[str, Any]:
     ("task", "env", "values"),
     [
         (PPO, FORBIDDING, {**ROLLOUTS, "num_minibatches": 2}),
-        (PPO, {"id": FORBIDDING, "kwargs": {"actions": "rows"}}, {**ROLLOUTS, "num_minibatches": 2}),
+        (PPO, {"id": FORBIDDING, "kwargs": {"actions": "grid"}}, {**ROLLOUTS, "num_minibatches": 2}),
         (A2C, {"id": FORBIDDING, "kwargs": {"actions": "bits"}}, ROLLOUTS),
         (PPO, FORBIDDING, {**ROLLOUTS, "num_minibatches": 2, "model": {"memory": "gru", "width": 16}}),
         (A2C, "mask_envs:ForbiddingByMethod-v0", {**ROLLOUTS, "normalize_obs": True}),

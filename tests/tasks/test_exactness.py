@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import nursery
 import pytest
 import torch
@@ -56,7 +57,7 @@ CONTINUOUS = {
     "integers": EnvSpec("own_envs:IntegerWalk-v0"),
     "wrapped": EnvSpec("Pendulum-v1", wrappers=[{"entry_point": "gymnasium.wrappers:NormalizeReward"}]),
 }
-SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
+SEVERAL = {"choices": EnvSpec("own_envs:GridWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
 HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0"), "branches": EnvSpec("own_envs:BranchWalk-v0")}
 RAINBOW = {"distribution": "categorical", "atoms": 11, "model.noisy": True, "model.dueling": True, "n_step": 3}
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
@@ -237,6 +238,19 @@ def test_a_task_that_is_stopped_and_alone_equals_the_member_of_a_cohort(name: st
     assert difference(second.state_dict(), whole.state_dict()) == []
     assert second.metrics == whole.metrics
     assert all(task.ref is not None and task.ref.learner.envs.exact for task in (whole, second))
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c, shown", "trpo", "ars", "sac", "svpg"])
+def test_choices_on_two_axes_are_learned_as_those_in_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = make(name, "choices")
+    grid.fit(1)
+    monkeypatch.setitem(FAMILIES, "row", EnvSpec("own_envs:GridWalk-v0", {"flat": True}))
+    row = make(name, "row")
+    row.fit(1)
+    assert difference(*(task.member_ref().learner.policy_views(0) for task in (grid, row))) == []
+    assert grid.metrics == row.metrics
+    obs = np.float32([0.3, -0.8])
+    assert grid.act(obs).tolist() == row.act(obs).reshape(2, 3).tolist()
 
 
 # The first process trains an epoch of every pair, and kills itself with SIGKILL while all are amid the second.

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedSpace
 from .failures import attribute
 from .info import as_dict
+from .joined import CHOICES, sizes_of
 from .spec import EnvSpec, EnvSpecError, reset_result
 
 MASK, METHOD, OBSERVATION = "action_mask", "action_masks", "observation"
 ALLOWS = "an action mask allows at least one value of each choice"
-CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 Space = spaces.Space[Any]
 Mask = NDArray[np.bool_]
 
@@ -92,15 +92,6 @@ def mask_in(shape: tuple[int, ...]) -> slice | None:
     return shape.mask if isinstance(shape, MaskedShape) else None
 
 
-def sizes_of_choices(space: Space) -> list[int]:
-    """Return the number of values of each choice."""
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)]
-    if isinstance(space, spaces.MultiDiscrete):
-        return [int(n) for n in space.nvec.reshape(-1)]
-    return [2] * int(np.prod(space.shape or ()))
-
-
 def check_mask(width: int, space: Space, subject: str) -> None:
     """Raise UnsupportedSpace unless a mask of this width fits the actions."""
     if not isinstance(space, CHOICES):
@@ -108,7 +99,7 @@ def check_mask(width: int, space: Space, subject: str) -> None:
             f"{subject}: an {MASK} is for Discrete, MultiDiscrete and MultiBinary actions, but action_space is "
             f"{space}; rename the entry if it is no mask, or add a wrapper"
         )
-    sizes = sizes_of_choices(space)
+    sizes = sizes_of(space)
     widths = [sum(sizes)] + ([len(sizes)] if isinstance(space, spaces.MultiBinary) else [])
     if width not in widths:
         raise UnsupportedSpace(
@@ -127,7 +118,7 @@ def unused_mask(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> str | None:
 
 def without_choice(masks: NDArray[Any], space: Space) -> NDArray[np.int64]:
     """Return the rows of masks (M, K) that leave no choice."""
-    sizes = sizes_of_choices(space)
+    sizes = sizes_of(space)
     if masks.shape[1] != sum(sizes):
         return np.empty(0, np.int64)  # bits that may not be 1 are 0
     starts = np.cumsum([0, *sizes[:-1]])
@@ -137,7 +128,7 @@ def without_choice(masks: NDArray[Any], space: Space) -> NDArray[np.int64]:
 def legal(action: Any, mask: Any, space: Space) -> Any:
     """Return an action with allowed values in place of forbidden ones."""
     allowed = np.asarray(mask).reshape(-1) > 0.5
-    sizes = sizes_of_choices(space)
+    sizes = sizes_of(space)
     if len(allowed) != sum(sizes):  # bits that may be 1
         return (np.asarray(action) * allowed.reshape(np.shape(action))).astype(space.dtype)
     first = np.asarray(getattr(space, "start", 0)).reshape(-1)
@@ -150,7 +141,7 @@ def legal(action: Any, mask: Any, space: Space) -> Any:
 
 def beside_mask(observation: Space, action: Space) -> spaces.Dict:
     """Return the space of observations beside masks of actions."""
-    sizes = sizes_of_choices(action)
+    sizes = sizes_of(action)
     width = 2 * len(sizes) if isinstance(action, spaces.MultiBinary) else sum(sizes)
     return spaces.Dict({MASK: spaces.Box(0, 1, (width,), np.int8), OBSERVATION: observation})
 
@@ -167,7 +158,7 @@ def told_mask(mask: Any, space: Space, subject: str) -> NDArray[np.int8]:
     if isinstance(mask, tuple):
         mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
     mask = np.asarray(mask).reshape(-1)
-    if isinstance(space, spaces.MultiBinary) and len(mask) == len(sizes_of_choices(space)):
+    if isinstance(space, spaces.MultiBinary) and len(mask) == len(sizes_of(space)):
         mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)
     check_mask(len(mask), space, subject)
     allowed: NDArray[np.bool_] = mask == 1

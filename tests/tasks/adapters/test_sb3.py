@@ -347,6 +347,21 @@ def test_metrics_have_info_and_parameters_of_the_environment_also_after_resuming
         assert store.metrics(whole.uid) == whole.history
 
 
+@pytest.mark.parametrize("name", ["sb3:PPO", "sbx:PPO"])
+def test_choices_on_two_axes_are_learned_as_those_in_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    grid, row = (load(name)(EnvSpec("own_envs:GridWalk-v0", {"flat": flat})).init(**SMALL["PPO"][1]) for flat in (0, 1))
+    for task in (grid, row):
+        task.fit(1)
+    ref = grid.member_ref()
+    assert difference(ref.learner.policy_views(0), row.member_ref().learner.policy_views(0)) == []
+    assert grid.metrics == row.metrics
+    obs = np.float32([0.3, -0.8])
+    assert grid.act(obs).tolist() == row.act(obs).reshape(2, 3).tolist()
+    bits = load(name)("own_envs:BitsWalk-v0").init(**SMALL["PPO"][1])
+    assert bits.act(obs).shape == (2, 2)
+
+
 def test_a_model_class_with_an_environment_is_a_task() -> None:
     task = SB3(own_models.Wide, "CartPole-v1", seed=2, n_steps=16)
     assert (task.seed, task.init().hyperparameters["n_steps"]) == (2, 16)  # type: ignore[index]  # it is initialized

@@ -29,6 +29,7 @@ BOARDS = {
 CASES = [
     (PPO, "own_envs:DictWalk-v0", ON),
     (PPO, "own_envs:RowsWalk-v0", ON),
+    (PPO, "own_envs:GridWalk-v0", ON),
     (PPO, "Pendulum-v1", NORMALIZED),
     (PPO, "CartPole-v1", {**ON, "model.memory": "gru"}),
     (DQN, "own_envs:PictureWalk-v0", OFF),
@@ -188,6 +189,7 @@ def test_each_part_of_actions_has_the_form_that_environments_take() -> None:
     for space, numbers, action in (
         (spaces.MultiBinary((2, 2)), [[1.0, 0.0, 0.0, 1.0]], [[[1, 0], [0, 1]]]),
         (spaces.MultiDiscrete([3, 2], start=[1, -1]), [[2.0, 0.0]], [[3, -1]]),
+        (spaces.MultiDiscrete([[3, 2], [4, 4]], start=[[1, -1], [0, 0]]), [[2.0, 0, 1, 3]], [[[3, -1], [1, 3]]]),
         (spaces.Box(-3, 5, (2,), np.int16), [[1.6, 9.0]], [[2, 5]]),
     ):
         result = _action(space, torch.tensor(numbers)).numpy()

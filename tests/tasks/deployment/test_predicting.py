@@ -23,7 +23,7 @@ OFF |= {"num_envs": 2, "model.width": 16}
 MEMORY = {"model.memory": "lstm", "model.sequence_length": 8, "model.burn_in": 4}
 CASES = [
     (PPO, "own_envs:DictWalk-v0", ON),  # a Dict of observations, and actions that begin at 1
-    (PPO, "own_envs:RowsWalk-v0", ON),
+    (PPO, "own_envs:GridWalk-v0", ON),
     (PPO, "own_envs:BitsWalk-v0", ON),
     (PPO, "Pendulum-v1", {**ON, "normalize_obs": True}),
     (SVPG, "CartPole-v1", {**ON, "num_particles": 2}),

@@ -89,6 +89,8 @@ def test_episodes_of_somebody_elses_become_what_networks_take(monkeypatch: pytes
     row = np.ones(2, np.float32)
     rows = Demonstrations.of("own_envs:RowsWalk-v0", ([row], [np.array([3, 2])]))
     assert rows.actions.tolist() == [[2, 3]]  # and at 1 and -1
+    grid = Demonstrations.of("own_envs:GridWalk-v0", ([row], [np.array([[3, 2, 1], [0, 6, 2]])]))
+    assert grid.actions.tolist() == [[2, 3, 1, 0, 4, 2]]
     with pytest.raises(BadDemonstrations, match=r"an action must lie in Discrete\(3, start=1\), but step 0 .* is .*0"):
         Demonstrations.of("own_envs:DictWalk-v0", (saw[:1], [np.int64(0)]))
     with pytest.raises(BadDemonstrations, match="episode 0 has 2 observations and 1 actions"):
