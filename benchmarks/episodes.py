@@ -31,7 +31,7 @@ from rekindle.benchmarks.record_trainings import ENVIRONMENTS, fitting, recordin
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.schedulers.adaptive import expected
-from rekindle.tasks.evaluation import measure_episodes
+from rekindle.tasks.evaluation.measuring import measure_episodes
 
 EPOCH_STEPS, RUNGS, TRIALS = 4096, (1, 3, 9, 27), 12
 RULES = ("20", "200", "again", "all")

@@ -16,7 +16,7 @@ from typing import Any
 
 import rekindle
 from rekindle import PPO, SAC, Task
-from rekindle.tasks.evaluation import one_thread
+from rekindle.tasks.runtime.threads import one_thread
 
 ROOT = f"{Path(rekindle.__file__).parent}/"
 COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>", "<lambda>")

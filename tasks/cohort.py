@@ -18,7 +18,7 @@ from .base_learner import BaseLearner, MemberRef
 from .checkpoint.storage import Metrics, Write
 from .envs import EnvSpecError, allows_one
 from .errors import Diverged
-from .evaluation import evaluate, one_thread
+from .evaluation.objective import evaluate
 from .identity import TaskIdentity
 from .learner import Learner
 from .record import TaskRecord
@@ -28,6 +28,7 @@ from .runtime.guard import BadResumeGuard, Guarded
 from .runtime.interrupts import Interrupts
 from .runtime.observers import Context, EpochEvent, Listener, Trainable, Until, check_listener
 from .runtime.progress import at_work
+from .runtime.threads import one_thread
 
 Events = list[tuple[Listener | None, EpochEvent]]
 SAVING_SHARE = 0.02  # largest share of the training time that is spent on checkpoints

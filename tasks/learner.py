@@ -186,7 +186,7 @@ class Learner(BaseLearner):
             episodes: number of episodes that are played side by side.
             deterministic: greedy actions; False samples them as in training.
             keys: random streams; None for those of evaluation, which are the same for every member and every call, see
-                `evaluation.evaluation_keys`.
+                `evaluation.seeds.evaluation_keys`.
             memory: recurrent states from `acting_memory`, which acting advances; None for new ones.
         """
         assert self.agent is not None

@@ -23,13 +23,16 @@ from .envs.base.encode import largest_pixel
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
 from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, class_and_text
-from .evaluation import evaluation_keys, one_thread, played_steps, playing
+from .evaluation.episodes import played_steps
+from .evaluation.players import playing
+from .evaluation.seeds import evaluation_keys
 from .experience.exploration import UniformActions
 from .identity import TaskIdentity
 from .learner import Learner
 from .rng import streams
 from .runtime import EVALUATION_SEED
 from .runtime.progress import at_work
+from .runtime.threads import one_thread
 
 STEPS = 2_000  # half of them with random actions
 MORE_STEPS = 10_000  # taken instead where episodes are long

@@ -26,7 +26,10 @@ from .deployment.predicting import Predictor, player
 from .deployment.video import film
 from .envs import Envs
 from .errors import LARGEST, LOWER_RATES, Diverged
-from .evaluation import OnStep, check_finite, evaluate, measure_episodes, one_thread, other_env, playing, record
+from .evaluation.episodes import OnStep
+from .evaluation.measuring import measure_episodes, record
+from .evaluation.objective import check_finite, evaluate
+from .evaluation.players import other_env, playing
 from .identity import EnvLike, check_seed
 from .learner import Learner
 from .resumable import Resumable
@@ -35,6 +38,7 @@ from .runtime.interrupts import Interrupts
 from .runtime.notebook import html_table
 from .runtime.observers import Context, Until
 from .runtime.progress import at_work
+from .runtime.threads import one_thread
 from .signals.demonstrations import Demonstrations, Recorder
 
 SHOWN = ("return", "episode_return", "env_steps")  # metrics shown in a notebook

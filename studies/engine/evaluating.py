@@ -37,7 +37,7 @@ def eval_steps_of(config: Config, algorithm: type[Task]) -> list[list[float]] | 
         algorithm: class of its tasks.
     """
     from ...tasks.envs import EnvSpec, numbers_episodes, time_limit  # imports gymnasium
-    from ...tasks.evaluation import plays_episodes  # imports torch
+    from ...tasks.evaluation.players import plays_episodes  # imports torch
 
     defaults = {name: dimension.default for name, dimension in config.space_in(algorithm).flat().items()}
     sizes = [value for name, value in {**defaults, **config.fixed}.items() if is_epoch_steps(name)]

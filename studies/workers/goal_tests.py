@@ -24,7 +24,7 @@ from ..study.objectives import RETURN
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from ...tasks.evaluation import OnStep
+    from ...tasks.evaluation.episodes import OnStep
     from ...tasks.task import Task
     from ..storage.rows import Segment
     from ..storage.store import Store

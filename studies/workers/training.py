@@ -12,7 +12,8 @@ from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import Diverged, Stopped
-from ...tasks.evaluation import Evaluated, evaluate_within, plays_episodes
+from ...tasks.evaluation.objective import Evaluated, evaluate_within
+from ...tasks.evaluation.players import plays_episodes
 from ...tasks.runtime import EVALUATION_ENVS, EVALUATION_SEED
 from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent

@@ -29,7 +29,7 @@ from ..envs import make_envs
 from ..envs.base.envs import Envs
 from ..envs.base.masks import mask_in
 from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
-from ..evaluation import evaluation_keys
+from ..evaluation.seeds import evaluation_keys
 from ..rng import streams
 from ..runtime.own_code import named_digest
 from .data import decode, encode

@@ -22,7 +22,9 @@ from ..envs.agents.adapter import AGENTS, blank
 from ..envs.agents.roster import roster_of
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
-from ..evaluation import check_finite, measure_episodes, playing
+from ..evaluation.measuring import measure_episodes
+from ..evaluation.objective import check_finite
+from ..evaluation.players import playing
 from ..learner import Learner
 from ..networks.recurrent import States
 from ..task import Task

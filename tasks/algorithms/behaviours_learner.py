@@ -35,7 +35,7 @@ from ..envs.agents.views import OF_STATE, Extras, JointForm, SharedEnvs
 from ..envs.base.masks import mask_in
 from ..envs.base.spec import JOINT, EnvSpecError
 from ..errors import StateMismatch, UnsupportedSpace
-from ..evaluation import evaluation_keys
+from ..evaluation.seeds import evaluation_keys
 from ..learner import Learner
 from ..learner_state import check_counters
 from ..registry import load

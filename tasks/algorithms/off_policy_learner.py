@@ -24,7 +24,8 @@ from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, goals_of
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
-from ..evaluation import evaluate, evaluation_keys
+from ..evaluation.objective import evaluate
+from ..evaluation.seeds import evaluation_keys
 from ..experience.exploration import UniformActions
 from ..experience.hindsight import HindsightReplay, Relabelling
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer

@@ -12,7 +12,7 @@ from ..envs import EnvSpec, spaces_of
 from ..envs.base.encode import Observations
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
-from ..evaluation import evaluation_keys
+from ..evaluation.seeds import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.recurrent_rollout import RecurrentAgent
 from ..experience.returns import critic_loss_choice

@@ -26,7 +26,7 @@ from ..cuda.graphs import captured
 from ..envs import EnvSpec, spaces_of
 from ..envs.base.masks import mask_in
 from ..errors import UnsupportedSpace
-from ..evaluation import evaluation_keys
+from ..evaluation.seeds import evaluation_keys
 from ..experience.exploration import Epsilon, epsilon_space
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.returns import average, explained_variance, gae

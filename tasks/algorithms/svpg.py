@@ -25,12 +25,13 @@ from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
 from ..deployment.predicting import Predictor, player
 from ..errors import StateMismatch
-from ..evaluation import evaluate, one_thread
+from ..evaluation.objective import evaluate
 from ..learner import Learner
 from ..networks.mlp import affine
 from ..networks.optimizers import network_spans
 from ..rng import streams
 from ..runtime.guard import BadResumeGuard
+from ..runtime.threads import one_thread
 from ..task import Task
 from .a2c import A2CLearner
 from .on_policy import check_actions, check_model, units, without_effect

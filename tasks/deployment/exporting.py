@@ -35,8 +35,8 @@ from ..envs.agents.views import BehaviourView
 from ..envs.base.encode import PIXEL, MixedShape, Observations, is_image, is_scaled, is_text
 from ..envs.base.joined import leaves
 from ..errors import TaskError
-from ..evaluation import one_thread
 from ..learner import Learner
+from ..runtime.threads import one_thread
 
 Leaf = tuple[str, spaces.Space[Any]]
 RECORDED, TRIED = 3, (1, 5)  # rows of a batch while the program is traced, and when it is tested

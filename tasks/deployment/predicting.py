@@ -15,9 +15,10 @@ from ..base_learner import BaseLearner, MemberRef
 from ..envs import Joined, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..envs.base.joined import leaves
-from ..evaluation import one_thread, playing
+from ..evaluation.players import playing
 from ..networks.recurrent import States
 from ..rng import streams
+from ..runtime.threads import one_thread
 
 Array = NDArray[Any]
 

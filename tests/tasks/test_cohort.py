@@ -15,7 +15,7 @@ from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
 from rekindle.tasks.algorithms import on_policy_learner
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import Diverged
-from rekindle.tasks.evaluation import one_thread
+from rekindle.tasks.runtime.threads import one_thread
 
 SMALL: dict[str, Any] = unflatten(tiny.ROLLOUTS)
 RATES = [1e-3, 3e-3, 1e-2, 1e-4]

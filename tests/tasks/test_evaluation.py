@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec, Store
-from rekindle.tasks import Task, evaluation
-from rekindle.tasks.evaluation import due_episodes, evaluate_within, evaluation_keys, measure_episodes
+from rekindle.tasks import Task
+from rekindle.tasks.evaluation import episodes as played_episodes
+from rekindle.tasks.evaluation.episodes import due_episodes
+from rekindle.tasks.evaluation.measuring import measure_episodes
+from rekindle.tasks.evaluation.objective import evaluate_within
+from rekindle.tasks.evaluation.seeds import evaluation_keys
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
 REPLAY: dict[str, Any] = {
@@ -112,15 +116,15 @@ def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: in
 
 
 def test_an_episode_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "EVALUATION_STEPS", 4)
+    monkeypatch.setattr(played_episodes, "EVALUATION_STEPS", 4)
     task = PPO(EnvSpec("fakes:Corridor-v0", {"length": 10**6})).init(**SMALL)
     task.member_ref().learner.actor = lambda *_, **__: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
     assert task.returns(2) == [1 + 2 + 3 + 4] * 2
 
 
 def test_an_evaluation_without_an_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "EVALUATION_STEPS", 5)
-    monkeypatch.setattr(evaluation, "LONG", 3)
+    monkeypatch.setattr(played_episodes, "EVALUATION_STEPS", 5)
+    monkeypatch.setattr(played_episodes, "LONG", 3)
     task = PPO(EnvSpec("fakes:Corridor-v0", {"length": 10**6}), eval_episodes=2).init(**SMALL)
     with pytest.warns(UserWarning, match=r"Corridor-v0: 2 evaluation episodes take longer than 3 steps"):
         task.evaluate()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rekindle import DQN, PPO, SVPG, Behaviours
 from rekindle.tasks import Task, probing
-from rekindle.tasks.evaluation import measure_episodes, playing
+from rekindle.tasks.evaluation.measuring import measure_episodes
+from rekindle.tasks.evaluation.players import playing
 from rekindle.tasks.identity import TaskIdentity
 from rekindle.tasks.probing import probe
 

@@ -15,7 +15,7 @@ from ....tasks.checkpoint import sb3_files
 from ....tasks.checkpoint.policy_files import write_policy
 from ....tasks.deployment.exporting import format_of
 from ....tasks.deployment.video import check_video
-from ....tasks.evaluation import other_env
+from ....tasks.evaluation.players import other_env
 from ....tasks.registry import load
 from ....tasks.task import Task
 from ...engine.lineage import task_at

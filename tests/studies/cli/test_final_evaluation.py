@@ -12,7 +12,7 @@ from collections.abc import Callable
 import nursery
 import pytest
 from rekindle import Store
-from rekindle.tasks import evaluation
+from rekindle.tasks.evaluation import episodes as played_episodes
 from support_path import SUPPORT
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -40,7 +40,7 @@ def test_a_signal_in_the_evaluation_loses_no_training(
         [task] = store.tasks()
         assert task.epochs == 1
     monkeypatch.syspath_prepend(SUPPORT)
-    monkeypatch.setattr(evaluation, "EVALUATION_STEPS", 50)
+    monkeypatch.setattr(played_episodes, "EVALUATION_STEPS", 50)
     status, out, _ = cli(*WORDS, "--storage", sqlite_url)
     assert status == 0
     assert json.loads(out)["return"] == 50

@@ -19,7 +19,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import EVAL_STEPS, Config
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
-from rekindle.tasks.evaluation import evaluate_within
+from rekindle.tasks.evaluation.objective import evaluate_within
 from studying import TINY, bits, run_by_three, tiny
 
 

@@ -28,7 +28,7 @@ from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.storage import Write
-from rekindle.tasks.evaluation import Evaluated, evaluate_within
+from rekindle.tasks.evaluation.objective import Evaluated, evaluate_within
 from rekindle.tasks.learner import Learner
 from studying import TINY, bits, run, tiny, undisturbed
 

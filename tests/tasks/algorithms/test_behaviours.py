@@ -24,7 +24,7 @@ from rekindle.tasks.envs.agents.adapter import make_joint
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
 from rekindle.tasks.errors import EnvironmentFailed, UnsupportedSpace
-from rekindle.tasks.evaluation import measure_episodes
+from rekindle.tasks.evaluation.measuring import measure_episodes
 from rekindle.tasks.rng import streams
 from rekindle.tasks.runtime.lockstep import Lockstep
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite

@@ -14,7 +14,7 @@ from rekindle.tasks.algorithms.dqn.dqn import DQNLearner
 from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.evaluation import evaluate
+from rekindle.tasks.evaluation.objective import evaluate
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL = tiny.DQN

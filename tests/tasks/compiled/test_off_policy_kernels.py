@@ -13,12 +13,12 @@ from rekindle.spaces import unflatten
 from rekindle.tasks import Task
 from rekindle.tasks.algorithms.off_policy_learner import ReplaySteps
 from rekindle.tasks.compiled.loading import without_kernels
-from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.prioritized import sum_tree
 from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, RingForm, replay_buffer, transition_fields
 from rekindle.tasks.networks import renorm
 from rekindle.tasks.networks.acting import acting_mlp
 from rekindle.tasks.networks.mlp import MLP, Parameters, initialize
+from rekindle.tasks.runtime.threads import one_thread
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 

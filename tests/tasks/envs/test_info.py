@@ -12,7 +12,7 @@ from rekindle import PPO, EnvSpec
 from rekindle.studies.cli import main
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.info import EpisodeInfo, numbers_in
-from rekindle.tasks.evaluation import measure_episodes
+from rekindle.tasks.evaluation.measuring import measure_episodes
 from support_path import SUPPORT
 from test_envs_gym import choose
 

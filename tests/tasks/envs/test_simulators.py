@@ -22,7 +22,7 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.base import failures
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.processes.parent import Processes
-from rekindle.tasks.evaluation import measure_episodes
+from rekindle.tasks.evaluation.measuring import measure_episodes
 from rekindle.tasks.runtime import progress, watcher
 from rekindle.tasks.runtime.finalizers import finalize_collected
 from simulators import VARIABLE

@@ -12,7 +12,6 @@ import torch
 from rekindle import A2C, DQN, PPO, PPO2, PQN, SAC, SVPG
 from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.networks.encoders import (
     ENCODERS,
     Encoder,
@@ -26,6 +25,7 @@ from rekindle.tasks.networks.encoders import (
     fitting,
 )
 from rekindle.tasks.networks.mlp import Parameters
+from rekindle.tasks.runtime.threads import one_thread
 from rekindle.tasks.task import Task
 from support_path import SUPPORT
 from torch import Tensor, nn

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.networks.mlp import ACTIVATIONS, ALIGNMENT, MLP, Parameters, affine, orthogonal
 from rekindle.tasks.rng import streams
+from rekindle.tasks.runtime.threads import one_thread
 from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
