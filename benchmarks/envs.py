@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.envs.base.encode import Actions
+from rekindle.tasks.envs.base.actions import Actions
 from rekindle.tasks.envs.classic.dynamics import MODELS
 
 IDS = sorted(set(MODELS) - {"CartPole-v0"})

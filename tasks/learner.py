@@ -37,7 +37,8 @@ from .checkpoint.retention import RETURN
 from .checkpoint.state import Tree
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
-from .envs.base.encode import Observations, is_scaled
+from .envs.base.images import is_scaled
+from .envs.base.observations import Observations
 from .errors import StateMismatch, UnsupportedSpace
 from .experience.normalizers import ObservationNormalizer
 from .experience.rollout import Agent

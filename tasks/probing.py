@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .base_learner import BaseLearner
 from .envs import Envs, allows_one, make_envs, spaces_of
-from .envs.base.encode import largest_pixel
+from .envs.base.images import largest_pixel
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
 from .errors import Diverged, EnvironmentFailed, Stopped, TaskError, class_and_text

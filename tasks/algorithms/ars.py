@@ -23,7 +23,7 @@ from ...spaces import Space, categorical, integer, log_real, ordinal, real, size
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.state import Tree
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import Observations
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..experience.normalizers import ObservationNormalizer
 from ..learner import Learner

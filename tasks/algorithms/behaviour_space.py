@@ -11,7 +11,7 @@ from ...spaces.variants import without
 from ..envs import EnvSpec
 from ..envs.agents.roster import roster_of
 from ..envs.agents.views import NONE, OF_ALL, OF_STATE, Extras
-from ..envs.base.encode import Observations
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..networks.encoders import ENCODERS
 from ..registry import load

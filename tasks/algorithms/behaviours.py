@@ -20,7 +20,7 @@ from gymnasium import spaces
 from ...spaces.arguments import at_least, checked
 from ..envs.agents.adapter import AGENTS, blank
 from ..envs.agents.roster import roster_of
-from ..envs.base.encode import Observations
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..evaluation.measuring import measure_episodes
 from ..evaluation.objective import check_finite

@@ -29,7 +29,7 @@ from typing import Any
 
 from ...spaces import Dimension, Space, categorical, integer, near_one, ordinal
 from ..envs import EnvSpec, goals_of, spaces_of
-from ..envs.base.encode import Observations
+from ..envs.base.observations import Observations
 from ..experience.prioritized import replay_space
 from ..learner import Learner
 from ..networks.encoders import check_encoder

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import Observations
 from ..envs.base.masks import mask_in
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..evaluation.seeds import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer

@@ -32,8 +32,10 @@ from ..base_learner import BaseLearner
 from ..checkpoint.policy_files import write_whole
 from ..envs import Joined, spaces_of
 from ..envs.agents.views import BehaviourView
-from ..envs.base.encode import PIXEL, MixedShape, Observations, is_image, is_scaled, is_text
+from ..envs.base.images import PIXEL, MixedShape, is_image, is_scaled
 from ..envs.base.joined import leaves
+from ..envs.base.observations import Observations
+from ..envs.base.space_rules import is_text
 from ..errors import TaskError
 from ..learner import Learner
 from ..runtime.threads import one_thread

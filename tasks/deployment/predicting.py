@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from ..base_learner import BaseLearner, MemberRef
 from ..envs import Joined, spaces_of
-from ..envs.base.encode import Actions, Observations
+from ..envs.base.actions import Actions
 from ..envs.base.joined import leaves
+from ..envs.base.observations import Observations
 from ..evaluation.players import playing
 from ..networks.recurrent import States
 from ..rng import streams

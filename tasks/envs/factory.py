@@ -13,10 +13,11 @@ from ..runtime.progress import at_work
 from .agents.adapter import is_joint
 from .agents.roster import roster_of
 from .agents.views import learner_space
-from .base.encode import Observations, Spaces
 from .base.envs import Envs
 from .base.failures import close_env
 from .base.masks import check_mask
+from .base.observations import Observations
+from .base.space_rules import Spaces
 from .base.spec import EnvSpec, EnvSpecError
 from .classic.dynamics import MODELS
 from .classic.envs import classic_envs, is_classic

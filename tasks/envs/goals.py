@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedSpace, class_and_text
 from ..rng import streams
 from ..runtime.progress import at_work
+from .base.actions import Actions
 from .base.curriculum import KWARGS
-from .base.encode import Actions, Observations
 from .base.failures import attribute, close_env
 from .base.masks import with_legal_actions
+from .base.observations import Observations
 from .base.spec import EnvSpec
 from .factory import allows_one, spaces_of
 from .gym.layers import layers_of

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..base_learner import BaseLearner
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import Observations
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..learner import Learner
 

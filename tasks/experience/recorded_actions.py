@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ..checkpoint.array_files import open_npz
 from ..envs import EnvSpec, Joined, spaces_of
-from ..envs.base.encode import Actions
+from ..envs.base.actions import Actions
 from ..errors import TaskError
 
 Array = NDArray[Any]

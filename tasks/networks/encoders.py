@@ -31,8 +31,9 @@ from torch.nn import functional
 
 from ...spaces import Dimension, entry, integer
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import PIXEL, MixedShape, Observations
+from ..envs.base.images import PIXEL, MixedShape
 from ..envs.base.masks import mask_in
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
 from .mlp import MLP, Network, Parameters, orthogonal

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ...spaces import Dimension, categorical
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import Observations
+from ..envs.base.observations import Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
 from .mlp import ACTIVATIONS, MLP, Parameters, orthogonal

@@ -33,8 +33,9 @@ from ..checkpoint.array_files import open_npz
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.policy_files import write_whole
 from ..envs import Envs, EnvSpec, Joined, StepResult, spaces_of
-from ..envs.base.encode import Actions, Observations
+from ..envs.base.actions import Actions
 from ..envs.base.joined import sizes_of
+from ..envs.base.observations import Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
 from ..learner import Learner

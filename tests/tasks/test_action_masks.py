@@ -14,8 +14,8 @@ from rekindle import A2C, ARS, DQN, PPO, SAC
 from rekindle.tasks.algorithms.continuous.actions import SoftActions
 from rekindle.tasks.algorithms.continuous.entropy import forbidden_entropy
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.envs.base.encode import Observations
 from rekindle.tasks.envs.base.masks import legal, without_choice
+from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.envs.base.spec import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.exploration import UniformActions

@@ -22,7 +22,7 @@ from ....spaces import Dimension, Space, categorical, integer, log_real, maybe, 
 from ...checkpoint.member_state import Stacked
 from ...cuda.graphs import captured
 from ...envs import EnvSpec, spaces_of
-from ...envs.base.encode import Observations
+from ...envs.base.observations import Observations
 from ...errors import UnsupportedSpace
 from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import clipped_square, critic_loss_choice

@@ -26,11 +26,13 @@ from ....spaces.errors import near
 from ...errors import class_and_text
 from ...runtime.warning_filters import changed_filters
 from ..base.arrays import ENDS, NUMBERS, is_number
-from ..base.encode import Observations, size_of
 from ..base.failures import attribute, check_reset, refusal
 from ..base.info import as_dict, find, number
-from ..base.masks import ALLOWS, CHOICES, MASK, OBSERVATION, beside_mask, legal, told_mask, without_choice
+from ..base.joined import CHOICES
+from ..base.masks import ALLOWS, MASK, OBSERVATION, beside_mask, legal, told_mask, without_choice
+from ..base.observations import Observations
 from ..base.spec import IN_INFO, JOINT, EnvSpec, EnvSpecError, with_arrays
+from ..base.writers import size_of
 from .grouping import grouped
 
 # Columns of an outcome: the agent's reward, whether its episode terminated or was truncated, whether it is present

@@ -17,11 +17,13 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ...errors import StateMismatch
-from ..base.encode import MixedShape, Observations, size_of
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.images import MixedShape
 from ..base.joined import Joined, can_join, leaves
 from ..base.masks import CentralShape, MaskedShape, mask_in
+from ..base.observations import Observations
 from ..base.spec import EnvSpecError
+from ..base.writers import size_of
 from .adapter import ACTS, AGENTS, OUTCOME, PRESENT, REWARD, STATE, TERMINATED, TRUNCATED
 from .roster import Behaviour, Roster
 

@@ -19,7 +19,7 @@ from ...compiled.loading import kernels
 from ...compiled.records import EnvModel, RunningEpisodes
 from ...rng import streams
 from ...runtime.progress import tick
-from ..base.encode import Actions
+from ..base.actions import Actions
 from ..base.envs import Array, Envs, Sample, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .dynamics import MODELS

@@ -20,9 +20,9 @@ from ...runtime.progress import tick
 from ..base import info
 from ..base.arrays import ENDS, NUMBERS
 from ..base.curriculum import KWARGS
-from ..base.encode import Observations
 from ..base.envs import Array
 from ..base.failures import close_env, close_or_warn
+from ..base.observations import Observations
 from ..base.spec import EnvSpec
 from . import snapshot
 from .make import Env, action_space_of, begin_episode, check_actions, make_env, make_for_episode, of_reset

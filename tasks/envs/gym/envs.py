@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from ...errors import EpisodesLost
 from ...rng import streams
 from ...runtime import INFO
+from ..base.actions import Actions
 from ..base.curriculum import KWARGS, Curriculum
-from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.info import number
 from ..base.masks import ALLOWS, without_choice
+from ..base.observations import Observations
+from ..base.space_rules import Spaces
 from ..base.spec import RAISED, EnvSpec, EnvSpecError
 from . import snapshot
 from .backend import Backend, Outcome

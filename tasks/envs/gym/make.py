@@ -20,10 +20,10 @@ from ...errors import EnvironmentFailed, text_of
 from ...runtime.warning_filters import changed_filters
 from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
-from ..base.encode import with_scale
 from ..base.failures import attribute, check_reset, close_env, refusal
-from ..base.joined import JoinedActions, can_join
-from ..base.masks import CHOICES, MaskInObservation, has_mask, has_method
+from ..base.images import with_scale
+from ..base.joined import CHOICES, JoinedActions, can_join
+from ..base.masks import MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
 from .chance import OwnGenerators, first_constructor, first_import
 from .packages import advice, cure, register

@@ -20,8 +20,11 @@ from numpy.typing import NDArray
 from ...rng import streams
 from ...runtime.progress import at_work, tick
 from ..base import info
-from ..base.encode import Actions, Observations, Spaces, with_scale
+from ..base.actions import Actions
 from ..base.envs import Array
+from ..base.images import with_scale
+from ..base.observations import Observations
+from ..base.space_rules import Spaces
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.restore import Restore

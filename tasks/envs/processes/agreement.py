@@ -15,8 +15,8 @@ import numpy as np
 
 from ...errors import TaskError, other_episodes
 from ...rng import streams
+from ..base.actions import Actions
 from ..base.curriculum import Curriculum
-from ..base.encode import Actions
 from ..base.failures import endless
 from ..base.spec import EnvSpec
 from ..gym.backend import InProcess

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import EnvironmentFailed, Hung, TaskError, other_episodes
-from ..base.encode import Observations, Spaces
 from ..base.envs import Array
+from ..base.observations import Observations
+from ..base.space_rules import Spaces
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options, Outcome
 from ..gym.restore import Restore

@@ -17,10 +17,10 @@ from ...runtime.progress import tick
 from ..agents.adapter import OWN_INFO, is_joint
 from ..base import info
 from ..base.curriculum import KWARGS
-from ..base.encode import Observations
 from ..base.envs import Array
 from ..base.failures import close_env
 from ..base.masks import unused_mask, with_legal_actions
+from ..base.observations import Observations
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.make import Env, action_space_of, begin_episode, check_actions, make_env, make_for_episode, of_reset
 from ..gym.rewards import check_step

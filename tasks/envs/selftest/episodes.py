@@ -9,9 +9,10 @@ import gymnasium as gym
 import numpy as np
 
 from ...rng import streams
+from ..base.actions import Actions
 from ..base.curriculum import Curriculum
-from ..base.encode import Actions, Observations
 from ..base.envs import Array
+from ..base.observations import Observations
 from ..base.spec import EnvSpec
 from ..gym.make import Env
 

@@ -17,7 +17,7 @@ from rekindle import DQN, PPO, SAC, SVPG, Behaviours, Task
 from rekindle.tasks import load
 from rekindle.tasks.deployment.exporting import ExportError, _action, _image, _named, _vector
 from rekindle.tasks.envs import spaces_of
-from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.base.observations import Observations
 from test_predicting import MEMORY, OFF, ON, env_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")

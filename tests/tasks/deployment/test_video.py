@@ -16,7 +16,7 @@ from rekindle.tasks.deployment import video
 from rekindle.tasks.deployment.predicting import Predictor
 from rekindle.tasks.deployment.video import NoVideo
 from rekindle.tasks.envs import spaces_of
-from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.registry import load
 

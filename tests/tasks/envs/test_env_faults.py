@@ -23,7 +23,7 @@ from rekindle.studies.cli import main
 from rekindle.tasks import load
 from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.envs import EnvSpecError, make_envs
-from rekindle.tasks.envs.base.encode import Observations
+from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, make_envs
-from rekindle.tasks.envs.base.encode import Actions
+from rekindle.tasks.envs.base.actions import Actions
 from rekindle.tasks.envs.classic.dynamics import MODELS
 from rekindle.tasks.envs.classic.envs import BLOCK, ClassicEnvs, CompiledClassicEnvs, classic_envs
 from rekindle.tasks.errors import StateMismatch

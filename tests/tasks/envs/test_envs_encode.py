@@ -9,8 +9,10 @@ import pytest
 import torch
 from gymnasium import spaces
 from rekindle.tasks.envs import EnvSpecError
-from rekindle.tasks.envs.base.encode import Actions, BadObservation, Observations, is_scaled, with_scale
+from rekindle.tasks.envs.base.actions import Actions
+from rekindle.tasks.envs.base.images import is_scaled, with_scale
 from rekindle.tasks.envs.base.joined import Joined, can_join
+from rekindle.tasks.envs.base.observations import BadObservation, Observations
 from rekindle.tasks.errors import UnsupportedSpace
 
 

@@ -22,7 +22,7 @@ from own_envs import BoxWalk, Brittle
 from rekindle import PPO
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
-from rekindle.tasks.envs.base.encode import Actions
+from rekindle.tasks.envs.base.actions import Actions
 from rekindle.tasks.envs.gym import snapshot
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed

@@ -13,7 +13,8 @@ from own_envs import Brittle
 from own_pools import STEPS
 from rekindle import DQN, PPO, Task
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs, spaces_of
-from rekindle.tasks.envs.base.encode import Actions, Observations
+from rekindle.tasks.envs.base.actions import Actions
+from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.envs.gym.envs import reset_seed
 from rekindle.tasks.envs.gym.make import make_env
 from rekindle.tasks.envs.pools.pool import pool_test

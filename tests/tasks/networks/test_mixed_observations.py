@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from rekindle import DQN, PPO, EnvSpec
 from rekindle.tasks.envs import make_envs
-from rekindle.tasks.envs.base.encode import MixedShape, Observations
+from rekindle.tasks.envs.base.images import MixedShape
+from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.errors import UnsupportedSpace
 from support_path import SUPPORT
 from torch.nn import functional
