@@ -29,6 +29,7 @@ from ..tasks.errors import (
     ProgramError,
     ProgramFailed,
     TaskError,
+    environment_of,
     is_lack_of_memory,
 )
 from ..tasks.runtime.guard import is_control_flow
@@ -125,14 +126,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_environment(error: BaseException) -> bool:
-    """Return whether an environment's code outside of Rekindle raised the error."""
-    if isinstance(error, TaskError):
-        return isinstance(error, EnvironmentFailed)
-    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    package = __name__.partition(".")[0]
-    callers = tuple(f"{package}.tasks.envs.{part}" for part in ("gym", "selftest"))  # that call an environment's code
-    first = next((i for i, name in enumerate(names) if name.startswith(callers)), None)
-    return first is not None and any(not name.startswith(f"{package}.") for name in names[first:])
+    """Return whether an environment's code raised the error.
+
+    Its guards, in which all of it runs, mark what leaves them (`tasks.envs.gym.surroundings`).
+    """
+    return isinstance(error, EnvironmentFailed) if isinstance(error, TaskError) else bool(environment_of(error))
 
 
 # In this order: an error has the first kind that matches.

@@ -176,9 +176,7 @@ def _run_safely(arguments: Namespace) -> int:
     except Exception as error:  # noqa: BLE001 - users get one line; --debug shows the rest
         return _explain(error)
     except BaseException as error:
-        from ..failures import is_environment
-
-        if not is_environment(error):
+        if not environment_of(error):
             raise
         return _explain(error)  # sys.exit in an environment, or a panic of its Rust code
 
@@ -223,7 +221,6 @@ def _explain(error: BaseException) -> int:
     """Print an error as one line; return the exit status."""
     from ...tasks.errors import BadResume, Diverged, EnvironmentFailed, NotData, Stopped, TaskError
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
-    from ..failures import is_environment
 
     if isinstance(error, BadResume) and error.__cause__ is not None:
         return _explain(error.__cause__)  # what broke a task of this command
@@ -231,10 +228,9 @@ def _explain(error: BaseException) -> int:
         return _say(str(error), 143)
     if isinstance(error, DamagedCheckpoint):
         return _say(f"{text_of(error)}; or run the same command with --use-previous", FAILED)
-    if not isinstance(error, TaskError) and is_environment(error):
+    if not isinstance(error, TaskError) and (id := environment_of(error)):
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        whose = f"{id}: " if (id := environment_of(error)) else ""
-        problem = f"{whose}the environment's own code raised {class_and_text(error)}"
+        problem = f"{id}: the environment's own code raised {class_and_text(error)}"
         return _say(f"error: {problem} ({frame.filename}, line {frame.lineno}; --debug shows the traceback)", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {text_of(error)}", USAGE)

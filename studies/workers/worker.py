@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from ...tasks.checkpoint.storage import Write
-from ...tasks.errors import DamagedState, Stopped, class_and_text
+from ...tasks.errors import DamagedState, EnvironmentFailed, Stopped, class_and_text, environment_of
 from ...tasks.identity import device_of
 from ...tasks.runtime import EVALUATION_ENVS
 from ...tasks.runtime.interrupts import in_this_process
@@ -365,9 +365,10 @@ class Worker:
 
 
 def _ended(error: BaseException) -> Exception:
-    """Return the error for an environment that ends the process."""
+    """Return the error for code, usually an environment's, that ends the process."""
     action = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {class_and_text(error)}"
-    return RuntimeError(f"the environment {action}, which would end this process").with_traceback(error.__traceback__)
+    code, failure = ("environment", EnvironmentFailed) if environment_of(error) else ("training", RuntimeError)
+    return failure(f"the {code} {action}, which would end this process").with_traceback(error.__traceback__)
 
 
 def _rotated(uids: list[str], share: int, workers: int) -> list[str]:

@@ -23,6 +23,7 @@ from ..envs.classic.envs import ClassicEnvs, classic_envs, is_classic
 from ..envs.gym.envs import reset_seed
 from ..envs.gym.make import make_env, make_for_episode, of_reset
 from ..envs.gym.single_instance import take_turn
+from ..envs.gym.surroundings import guards_of
 from ..envs.pools.makers import is_pool
 from ..envs.selftest.attempts import self_test
 from ..errors import TaskError, class_and_text
@@ -104,7 +105,9 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         NoVideo: the file cannot be written, a library is missing, or the environment cannot be rendered.
     """
     check_video(path)
-    env, first, options = _rendering(spec, seed)
+    guard = guards_of(spec.id).always
+    with guard:
+        env, first, options = _rendering(spec, seed)
     untold = dict.fromkeys((".*Overwriting existing videos.*", ".*Ignored saving a video.*"), UserWarning)
     with TemporaryDirectory() as folder, changed_filters(IGNORED | untold):
         recorder = RecordVideo(
@@ -112,11 +115,13 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
         )
         try:
             with closing(recorder):
-                observation, _ = recorder.reset(seed=first, options=of_reset(options))
+                with guard:
+                    observation, _ = recorder.reset(seed=first, options=of_reset(options))
                 state, total, over = None, 0.0, False
                 while not over and len(recorder.recorded_frames) < MOST_FRAMES:
                     action, state = predict(observation, state)
-                    observation, reward, terminated, truncated, _ = recorder.step(action)
+                    with guard:
+                        observation, reward, terminated, truncated, _ = recorder.step(action)
                     total += float(reward)
                     over = terminated or truncated
         except gym.error.DependencyNotInstalled as error:

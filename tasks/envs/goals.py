@@ -163,7 +163,8 @@ def _checked(env: Env, name: str, spec: EnvSpec, goal: Any, steps: tuple[Array, 
     method_of_arrays = at_once if together else one_by_one
 
     def function(achieved: Array, desired: Array) -> Array:
-        return method_of_arrays(*(x.reshape(-1, *goal.shape).astype(goal.dtype) for x in (achieved, desired)))
+        with guards_of(spec.id).stepping:
+            return method_of_arrays(*(x.reshape(-1, *goal.shape).astype(goal.dtype) for x in (achieved, desired)))
 
     return function
 

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -33,7 +33,8 @@ from rekindle.studies.failures import (
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
-from rekindle.tasks.envs import EnvSpec, make_envs
+from rekindle.tasks.deployment.video import film
+from rekindle.tasks.envs import EnvSpec, goals_of, make_envs
 from rekindle.tasks.errors import BadResume, DamagedState, Diverged, Hung, ProgramFailed, StateMismatch, Stopped
 
 
@@ -67,7 +68,24 @@ class Crashing(gym.Env[Any, Any]):
         }[self.how]
 
 
+class Drawn(Crashing):
+    """Crashes only if it is drawn."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def step(self, action: Any) -> Any:
+        return super().step(action) if self.render_mode else (self.observation_space.low, 0.0, True, False, {})
+
+    def render(self) -> Any:
+        return np.zeros((16, 16, 3), np.uint8)
+
+
 gym.register("Crashing-v0", entry_point=Crashing)
+gym.register("Drawn-v0", entry_point=Drawn)
 
 
 def crash(how: str) -> BaseException:
@@ -79,6 +97,20 @@ def crash(how: str) -> BaseException:
             envs.close()
 
     return raised(run)
+
+
+def crash_in_a_reward() -> BaseException:
+    goals = goals_of(EnvSpec("goal_envs:Upset-v0"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("goal_envs.Upset.upset", True)
+        return raised(lambda: goals.reward(np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32)))
+
+
+def crash_in_a_film() -> BaseException:
+    def act(*_: Any) -> Any:
+        return 0, None
+
+    return raised(lambda: film(EnvSpec("Drawn-v0"), 0, act, Path("unused.mp4")))
 
 
 def of_kind(error: type[BaseException], *arguments: Any) -> Callable[[], BaseException]:
@@ -106,6 +138,8 @@ CASES: list[tuple[str, Callable[[], BaseException]]] = [
     ("environment", lambda: crash("ValueError")),
     ("environment", lambda: crash("EOFError")),
     ("environment", lambda: crash("OSError")),
+    ("environment", crash_in_a_reward),
+    ("environment", crash_in_a_film),
     ("memory", lambda: crash("MemoryError")),
     ("stale", of_kind(errors.LeaseLost, ["uid"])),
     ("stale", of_kind(errors.TaskBusy, "uid", "h:b:1:1", "h", 1, 5.0)),

@@ -147,7 +147,19 @@ class TwoRewards(Point):
         return reward if self.stepping else np.array([reward, reward])
 
 
+class Upset(Point):
+    """Rewards raise an error in the meantime."""
+
+    upset = False
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        if Upset.upset:
+            raise ValueError("the solver is upset")
+        return super().compute_reward(achieved, desired, info)
+
+
 limited = {"Point-v0": (Point, 12), "Bits-v0": (Bits, 6), "Unlike-v0": (Unlike, 12), "TwoRewards-v0": (TwoRewards, 12)}
+limited |= {"Upset-v0": (Upset, 12)}
 for name, (made, limit) in limited.items():
     if name not in gym.registry:
         gym.register(name, made, max_episode_steps=limit)
