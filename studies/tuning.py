@@ -34,11 +34,12 @@ from .creation import Remake, create_study
 from .engine.checked_config import load_task, remarks
 from .engine.confirmation_views import confirmation_view
 from .engine.confirmations import confirmation_config, start_confirmation
-from .engine.json_views import front, study_view
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
+from .engine.ranking import front
 from .engine.sizing import SEEDS, Sized, candidates_of, is_given_time_alone
 from .engine.snapshots import StudyProgress
+from .engine.study_views import study_view
 from .engine.tune_options import listed, study_config
 from .engine.views import StudyView, TrialView
 from .errors import BadConfig, StoreError, StudyMismatch

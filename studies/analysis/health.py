@@ -17,8 +17,9 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramError, ProgramFailed
-from ..engine.json_views import rank, study_view
 from ..engine.probes import GOES_ON, probe_view
+from ..engine.ranking import rank
+from ..engine.study_views import study_view
 from ..engine.views import Probe, View
 from ..failures import FAILED, one_line
 from ..schedulers.adaptive import differ_later

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...spaces import flatten
-from ..engine.json_views import rank, study_view
+from ..engine.ranking import rank
+from ..engine.study_views import study_view
 from ..errors import BadConfig, UnknownStudy
 from ..redact import masked
 from ..samplers.registry import LEARNED

@@ -30,7 +30,8 @@ import numpy as np
 from ...tasks.algorithms.tabular import Tabular
 from ...tasks.checkpoint.array_files import open_npz
 from ..engine.confirmation_views import complete_confirmation
-from ..engine.json_views import rank, study_view
+from ..engine.ranking import rank
+from ..engine.study_views import study_view
 from ..engine.views import ConfirmationView, EstimateView
 from ..schedulers.confirming import Confirmation
 from ..shell import command_line

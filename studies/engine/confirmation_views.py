@@ -15,7 +15,8 @@ from ..study.config import Config
 from ..study.environments import is_across, labels
 from ..study.objectives import Bounds, measured, objectives_of, value_of
 from .confirmations import BOUNDS, Size, confirmations_of, distinct, turned
-from .json_views import rank, study_view
+from .ranking import rank
+from .study_views import study_view
 from .views import (
     EMPTY,
     CandidateView,

@@ -46,7 +46,8 @@ from ..study.number_text import counted
 from ..study.objectives import CONSTRAINT, MINIMIZE, bounds_of, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
 from .evaluating import confirmation_steps
-from .json_views import rank, study_view
+from .ranking import rank
+from .study_views import study_view
 from .views import TrialView
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import measured, worth, worths
 from ..study.repeats import means, origin, unreliable
-from .json_views import RUNNING, WAITING
 from .study_rows import StudyRows
+from .trial_views import RUNNING, WAITING
 
 if TYPE_CHECKING:
     from ..storage.store import Store

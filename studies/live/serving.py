@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from ..engine.confirmations import confirmations_of
-from ..engine.json_views import Json, summary_view
+from ..engine.study_views import Json, summary_view
 from ..errors import StoreError, StudyReplaced, UnknownStudy
 from ..report.data import report_view
 from ..report.drawing import escape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from ..engine.json_views import HELD
 from ..engine.snapshots import Snapshot, Speed, StudyProgress
+from ..engine.study_views import HELD
 from ..engine.views import View
 from ..schedulers.seeds import replicate_seed
 from ..storage.locks.owner import Owner

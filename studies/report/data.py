@@ -18,7 +18,8 @@ from ...tasks import load
 from ...tasks.explanations import explanation
 from ..analysis.health import diagnose
 from ..engine.confirmation_views import complete_confirmation, confirmation_view
-from ..engine.json_views import infeasible, ranked, study_view
+from ..engine.ranking import ranked
+from ..engine.study_views import infeasible, study_view
 from ..engine.views import StudyView, TrialView
 from ..methods import scheduling
 from ..schedulers.confirming import Confirmation, estimates, estimating_rows, lost_seeds

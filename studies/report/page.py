@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from ...tasks.checkpoint.policy_files import replace_whole
-from ..engine.json_views import state_text
 from ..engine.probes import lines_of
+from ..engine.trial_views import state_text
 from ..engine.views import TrialView
 from ..failures import one_line
 from ..methods import scheduling

@@ -12,8 +12,10 @@ from typing import Any
 
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ...engine.confirmation_views import confirmation_view
-from ...engine.json_views import status_view, study_view, task_view, trainings_view
 from ...engine.probes import lines_of
+from ...engine.status_views import status_view
+from ...engine.study_views import study_view
+from ...engine.task_views import task_view, trainings_view
 from ...engine.views import ConfirmedStudyView, TaskView
 from ...failures import one_line
 from ...storage.commands import CANCELLED

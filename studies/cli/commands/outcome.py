@@ -15,8 +15,8 @@ from ...analysis.health import diagnose
 from ...analysis.unlearned import AFTER_TUNE
 from ...engine.confirmation_views import confirmation_view
 from ...engine.confirmations import check_confirmable
-from ...engine.json_views import study_view
 from ...engine.probes import lines_of
+from ...engine.study_views import study_view
 from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
 from ...errors import BadConfig
 from ...failures import one_line

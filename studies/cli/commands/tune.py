@@ -20,11 +20,11 @@ from ...curves.sinks import located
 from ...engine.checked_config import remarks
 from ...engine.confirmation_views import confirmation_view
 from ...engine.confirmations import check_confirmable
-from ...engine.json_views import study_view
 from ...engine.optuna_mirror import mirror
 from ...engine.probes import lines_of, probe_view
 from ...engine.sizing import SEEDS, Sized, candidates_of, is_given_time_alone
 from ...engine.snapshots import look
+from ...engine.study_views import study_view
 from ...engine.tune_options import study_config
 from ...errors import BadConfig, StudyMismatch
 from ...options.study_options import STUDY

@@ -11,9 +11,9 @@ from typing import Annotated
 import optuna
 
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
-from ...engine.json_views import summary_view
 from ...engine.optuna_mirror import mirror
 from ...engine.snapshots import look
+from ...engine.study_views import summary_view
 from ...engine.views import SummaryView, View
 from ...errors import StoreError
 from ...storage.commands import cure_of, hold_of

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.json_views import RUNNING, WAITING
 from ...engine.snapshots import OPEN, Snapshot, Speed, clock
+from ...engine.trial_views import RUNNING, WAITING
 from ...redact import printable
 from ...schedulers.seeds import seeds_of
 from ...study.number_text import in_digits_alone

@@ -13,7 +13,9 @@ from rich.text import Text
 
 from ....spaces import flatten
 from ....tasks.catalog import label
-from ...engine.json_views import RUNNING, STATES, infeasible, rank, state_text
+from ...engine.ranking import rank
+from ...engine.study_views import infeasible
+from ...engine.trial_views import RUNNING, STATES, state_text
 from ...engine.views import (
     AgreementView,
     ConfirmationView,

@@ -26,8 +26,8 @@ from rekindle.studies.analysis.health import (
     workers_idle,
 )
 from rekindle.studies.analysis.importance import Measurements, importances
-from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.failures import FAILED, decide, note
 from rekindle.studies.methods import SCHEDULERS
 from rekindle.studies.report.data import report_view

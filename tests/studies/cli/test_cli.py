@@ -25,10 +25,12 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.commands.storage import repeated
 from rekindle.studies.cli.output import tables
-from rekindle.studies.engine import json_views as report
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.snapshots import look
+from rekindle.studies.engine.status_views import status_view
+from rekindle.studies.engine.study_views import study_view
+from rekindle.studies.engine.task_views import task_view
 from rekindle.studies.engine.views import RungView, StudyView
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.sql import schema
@@ -289,10 +291,10 @@ def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
         StudyRunner(store, "cartpole").advance()
         more = {"epochs": 1, "state": "done", "objectives": None, "digest": None}
         rungs = [RungView(rung=rung, return_=123.4, **more) for rung in range(4)]  # type: ignore[arg-type]
-        study = report.study_view(store, "cartpole")
+        study = study_view(store, "cartpole")
         trials = [trial.replace(state="complete", rungs=rungs) for trial in study.trials]
         study = study.replace(trials=trials)
-        for table in (tables.trials_table(study), tables.status_table(report.status_view(store))):
+        for table in (tables.trials_table(study), tables.status_table(status_view(store))):
             Console(width=80, file=(out := io.StringIO())).print(table)
             lines = out.getvalue().splitlines()
             assert max(len(line.rstrip()) for line in lines) <= 80
@@ -649,7 +651,7 @@ def test_counts_have_all_their_digits_and_a_table_says_what_it_measures() -> Non
 def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:
     with Store(finished_url) as store:
         uid = store.trials("s")[0].uid
-        view = report.task_view(store, uid).to_json()
+        view = task_view(store, uid).to_json()
     events = [
         {"time": "2026-11-22 10:00:00", "kind": "start", "epochs": 0, "process": "12345 on host", "more": "x" * 90}
     ]

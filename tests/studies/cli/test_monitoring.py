@@ -14,8 +14,9 @@ import rekindle
 import sample_study
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.prometheus import prometheus
-from rekindle.studies.engine.json_views import status_view, study_view, summary_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.status_views import status_view
+from rekindle.studies.engine.study_views import study_view, summary_view
 from rekindle.studies.engine.views import StatusView, SummaryView
 from rekindle.studies.live.serving import Studies
 from rekindle.studies.live.views import LiveStudy

@@ -13,8 +13,8 @@ import own_program_place
 import pytest
 from rekindle import Store, Task, tune
 from rekindle.studies.engine.checked_config import make_config
-from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.engine.runner import note_resumes, start_study
+from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.study.config import Config
 from rekindle.studies.upkeep.deleting import delete

@@ -11,8 +11,10 @@ import pytest
 import rekindle
 from rekindle.studies.cli.dispatch import main
 from rekindle.studies.engine.confirmations import confirmation_config
-from rekindle.studies.engine.json_views import rank, study_json, study_view, summary_view, task_view
+from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.snapshots import StudyProgress
+from rekindle.studies.engine.study_views import study_json, study_view, summary_view
+from rekindle.studies.engine.task_views import task_view
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import write_report
 from rekindle.studies.schedulers.seeds import replicate_seed

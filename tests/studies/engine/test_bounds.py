@@ -22,9 +22,9 @@ from rekindle.studies.cli import main
 from rekindle.studies.cli.output.live_progress import Progress
 from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.engine import bounds
-from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.study_rows import StudyRows
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, CommandRefused
 from rekindle.studies.failures import FAILED

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rekindle import tune
 from rekindle.studies.engine.evaluating import MOST, SHARE, eval_steps_of
-from rekindle.studies.engine.json_views import study_json, summary_view
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.study_views import study_json, summary_view
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.schedulers.registry import scheduler
 from rekindle.studies.storage.store import Store

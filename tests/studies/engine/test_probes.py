@@ -10,7 +10,6 @@ import gymnasium
 import pytest
 from rekindle import PPO, Store, tune
 from rekindle.studies.engine import probes
-from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.engine.probes import (
     ASKED,
     BEGUN,
@@ -23,6 +22,7 @@ from rekindle.studies.engine.probes import (
     request_probe,
 )
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.engine.views import ProbeView
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import pytest
 from rekindle import tune
-from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.live import serving
 from rekindle.studies.live.fragments import fragment

@@ -15,9 +15,10 @@ from optuna.samplers import GPSampler
 from own_functions import drive
 from rekindle.studies.engine.confirmation_views import constraint_views
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
-from rekindle.studies.engine.json_views import rank, study_view, summary_view
 from rekindle.studies.engine.optuna_mirror import frozen
+from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.study_views import study_view, summary_view
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.options.constraints import Constraint, parse_constraints

@@ -16,8 +16,8 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
-from rekindle.studies.engine.json_views import study_view
 from rekindle.studies.engine.snapshots import StudyProgress
+from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.failures import FAILED
 from rekindle.studies.report import figures, what_mattered
 from rekindle.studies.report.content import (

@@ -16,8 +16,8 @@ from rekindle.studies.analysis.comparing import compare
 from rekindle.studies.analysis.sources import BadSource
 from rekindle.studies.cli import main
 from rekindle.studies.engine.confirmations import confirmation_config
-from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.snapshots import StudyProgress
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.report.data import report_view

@@ -18,8 +18,9 @@ from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
 from rekindle.studies.engine.confirmation_views import confirmation_view
 from rekindle.studies.engine.confirmations import confirmation_config, confirmation_name, start_confirmation
-from rekindle.studies.engine.json_views import rank, study_json, study_view
+from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.study_views import study_json, study_view
 from rekindle.studies.engine.views import (
     BaselineView,
     CandidateView,

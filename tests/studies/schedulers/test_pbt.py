@@ -11,9 +11,9 @@ import pytest
 from gated import Gate
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
-from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import look
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config

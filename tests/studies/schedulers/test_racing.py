@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_config, make_population
-from rekindle.studies.engine.json_views import rank, study_json, study_view
+from rekindle.studies.engine.ranking import rank
+from rekindle.studies.engine.study_views import study_json, study_view
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.schedulers.racing import at_once, run_race
 from rekindle.studies.schedulers.registry import plan

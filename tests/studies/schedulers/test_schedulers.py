@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from gated import Gate
 from rekindle.studies.cli import main
-from rekindle.studies.engine.json_views import study_json, summary_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.study_views import study_json, summary_view
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.seeds import collapse, seed_options, seeds_of
 from rekindle.studies.storage.rows import Result, Segment, Trial

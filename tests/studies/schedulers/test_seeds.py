@@ -10,7 +10,7 @@ import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
-from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.registry import scheduler as scheduler_of

@@ -14,9 +14,11 @@ from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
-from rekindle.studies.engine.json_views import rank, status_view, study_view, summary_view
+from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.snapshots import StudyProgress
+from rekindle.studies.engine.status_views import status_view
+from rekindle.studies.engine.study_views import study_view, summary_view
 from rekindle.studies.errors import BadConfig, CommandRefused, LeaseLost
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.steering.steering import Steering

@@ -21,7 +21,8 @@ import sqlalchemy as sa
 import torch
 from rekindle.spaces import SpaceError
 from rekindle.studies.cli import main
-from rekindle.studies.engine.json_views import status_view, task_view
+from rekindle.studies.engine.status_views import status_view
+from rekindle.studies.engine.task_views import task_view
 from rekindle.studies.errors import StoreError
 from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.redact import masked, masked_url

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine.checked_config import make_population
-from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.optuna_mirror import frozen, mirror
 from rekindle.studies.engine.snapshots import look
+from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.errors import BadConfig, DamagedRow
 from rekindle.studies.schedulers.asha import ASHA
 from rekindle.studies.schedulers.seeds import collapse, seed_options

@@ -12,9 +12,10 @@ import rekindle
 import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.tables import best_table
-from rekindle.studies.engine.json_views import rank, study_view, summary_view
+from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import StudyProgress
+from rekindle.studies.engine.study_views import study_view, summary_view
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.rows import Segment, Trial

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli.commands.train import fit_task
 from rekindle.studies.engine.checked_config import make_config
-from rekindle.studies.engine.json_views import rank, study_view
+from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import look
+from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.errors import DamagedCheckpoint
 from rekindle.studies.objective import Objective
 from rekindle.studies.steering.steering import Steering

@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 import rekindle
 from rekindle import PPO, EnvSpec, Store
-from rekindle.studies.engine.json_views import task_view
+from rekindle.studies.engine.task_views import task_view
 from rekindle.tasks.envs.base import failures
 from rekindle.tasks.envs.factory import spaces_of
 from rekindle.tasks.envs.gym.chance import firsts, suspects
