@@ -111,6 +111,7 @@ def test_a_task_that_another_study_trains_is_not_in_training_here(filled: Store)
     assert (view.running, view.workers, view.state) == ([], [], "stalled")
 
 
+@on_sqlite
 def test_a_look_reads_only_what_changed(filled: Store) -> None:
     train(filled, str(Owner.current()))
     study, fetched = LiveStudy(filled, NAME), list[str]()
