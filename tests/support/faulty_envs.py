@@ -400,6 +400,27 @@ class Uptime(Drift):
         return super().push(action) + time.monotonic() // 3600
 
 
+class Hourly(Drift):
+    """Depends on the hour, which one of several functions tells."""
+
+    readings: ClassVar = {
+        "localtime": lambda: time.localtime().tm_hour,
+        "gmtime": lambda: time.gmtime(None).tm_hour,
+        "ctime": lambda: int(time.ctime().split(":")[0][-2:]),
+        "strftime": lambda: int(time.strftime("%H")),
+        "asctime": lambda: int(time.asctime().split(":")[0][-2:]),
+        "clock_gettime": lambda: time.clock_gettime(time.CLOCK_REALTIME) // 3600 % 24,
+        "numpy": lambda: int(np.datetime64("now").astype(int)) // 3600 % 24,
+        "past": lambda: int(time.strftime("%H", time.gmtime(3600))) + np.datetime64("2020-01-01").astype(int) % 24,
+    }
+
+    def __init__(self, reading: str) -> None:
+        self.reading = self.readings[reading]
+
+    def push(self, action: Any) -> float:
+        return super().push(action) + float(self.reading())
+
+
 class LateImage(Drift):
     """Ignores its seed after some steps, and shows images."""
 

@@ -10,11 +10,15 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from ..gym.layers import modules_of
 
 SHIFT = datetime.timedelta(days=40, hours=5, minutes=23, seconds=17.37)  # another month, weekday, hour and second
-SECONDS, NANOSECONDS = ("time", "monotonic", "perf_counter"), ("time_ns", "monotonic_ns", "perf_counter_ns")
+SECONDS = "time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime"
+NANOSECONDS = tuple(f"{name}_ns" for name in SECONDS)
+MOMENTS = {"localtime": 0, "gmtime": 0, "ctime": 0}  # number of arguments before the moment, which is now if it is None
+PARTS = {"asctime": 0, "strftime": 1}  # the same of functions that take the parts of a local moment
 NOW = {datetime.datetime: ("now", "utcnow", "today"), datetime.date: ("today",)}
 
 
@@ -22,20 +26,41 @@ NOW = {datetime.datetime: ("now", "utcnow", "today"), datetime.date: ("today",)}
 def clock_ahead(env: gym.Env[Any, Any]) -> Iterator[None]:
     """Let an environment read a clock that is ahead, in this thread.
 
-    Its modules, `time` and `datetime` have it; code in C reads the right one.
+    Its modules, `time`, `datetime` and `numpy` have it; other code in C reads the right one.
     """
     thread: int | None = threading.get_ident()
+    seconds, clock, local = SHIFT.total_seconds(), time.time, time.localtime
+
+    def is_ahead() -> bool:
+        return threading.get_ident() == thread
 
     def shifted(read: Callable[..., Any], shift: Any) -> Callable[..., Any]:
-        return lambda *how: read(*how) + shift if threading.get_ident() == thread else read(*how)
+        return lambda *how: read(*how) + shift if is_ahead() else read(*how)
 
-    seconds = SHIFT.total_seconds()
+    def of_now(read: Callable[..., Any], first: int, now: Callable[[], Any]) -> Callable[..., Any]:
+        def read_ahead(*how: Any) -> Any:
+            is_now = len(how) >= first and all(moment is None for moment in how[first:])
+            return read(*how[:first], now()) if is_now and is_ahead() else read(*how)
+
+        return read_ahead
+
+    def moment() -> float:
+        return clock() + seconds
+
+    def numpy_moment(_: Any, *values: Any) -> Any:
+        number = usual_moment(*values)
+        return number + np.timedelta64(SHIFT) if is_ahead() and values[:1] in (("now",), ("today",)) else number
+
+    usual_moment: Any = np.datetime64
     ahead: dict[int, Any] = {id(getattr(time, name)): shifted(getattr(time, name), seconds) for name in SECONDS}
     ahead |= {id(getattr(time, name)): shifted(getattr(time, name), int(seconds * 1e9)) for name in NANOSECONDS}
+    for functions, now in ((MOMENTS, moment), (PARTS, lambda: local(moment()))):
+        ahead |= {id(getattr(time, name)): of_now(getattr(time, name), n, now) for name, n in functions.items()}
     for usual, names in NOW.items():
         ahead[id(usual)] = _class(usual, {name: staticmethod(shifted(getattr(usual, name), SHIFT)) for name in names})
+    ahead[id(usual_moment)] = _class(usual_moment, {"__new__": numpy_moment})
     with ExitStack() as stack:
-        for module in (time, datetime, *modules_of(env)):
+        for module in (time, datetime, np, *modules_of(env)):
             for name, value in [*vars(module).items()]:
                 if id(value) in ahead:
                     setattr(module, name, ahead[id(value)])

@@ -201,11 +201,24 @@ def test_the_self_test_finds_what_survives_or_is_shared(name: str, mode: str, ex
     assert words in envs.reason
 
 
+@pytest.mark.parametrize("reading", ["localtime", "gmtime", "ctime", "strftime", "asctime", "clock_gettime", "numpy"])
+def test_the_self_test_finds_the_hour_however_it_is_read(reading: str) -> None:
+    restore = self_test(EnvSpec("faulty_envs:faults/Hourly-v0", {"reading": reading}))
+    assert (restore.mode, restore.exact) == ("restart", False)
+    assert "it depends on the time: 40 days later it differs in the observation at step 1" in restore.reason
+
+
+def test_moments_that_are_given_do_not_depend_on_the_time() -> None:
+    assert self_test(EnvSpec("faulty_envs:faults/Hourly-v0", {"reading": "past"})).exact
+
+
 def test_the_self_test_leaves_the_clock_right() -> None:
     import faulty_envs
 
+    usual = np.datetime64
     make_envs(EnvSpec("faulty_envs:faults/Season-v0"), [0], 1).close()
     assert faulty_envs.datetime is datetime.datetime
+    assert np.datetime64 is usual
     assert abs(time.time() - datetime.datetime.now().timestamp()) < 86_400
 
 
