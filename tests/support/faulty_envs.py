@@ -265,6 +265,15 @@ class OldStyle(Drift):
         return np.random.uniform(-5, 5)
 
 
+class Deep(Drift):
+    """Draws from global generators in parts of an episode that no self-test reaches."""
+
+    length = 150
+
+    def push(self, action: Any) -> float:
+        return super().push(action) + (np.random.normal() + random.random() if self.t > 130 else 0)
+
+
 class Unseeded(Drift):
     """Draws from global generators that nobody seeds."""
 

@@ -156,18 +156,26 @@ def note_kept(id: str, modules: Collection[str], before: Reads, again: Reads) ->
 @contextmanager
 def watched_generators(used: set[str]) -> Iterator[None]:
     """Add the names of global generators that are used, and restore them."""
-    present = {name: generator for name, generator in GENERATORS.items() if name != "torch" or "torch" in sys.modules}
+    present = _present()
     before = {name: generator.get() for name, generator in present.items()}
     for generator in present.values():
         generator.seed(0x5EED)
-    marks = {name: _digest(generator.get()) for name, generator in present.items()}
+    marks = generator_marks()
     try:
         yield
     finally:
+        used |= {name for name, mark in generator_marks().items() if mark != marks.get(name, mark)}
         for name, generator in present.items():
-            if _digest(generator.get()) != marks[name]:
-                used.add(name)
             generator.put(before[name])
+
+
+def generator_marks() -> dict[str, str]:
+    """Return digests of the states of global generators, by name."""
+    return {name: _digest(generator.get()) for name, generator in _present().items()}
+
+
+def _present() -> dict[str, Generator]:
+    return {name: generator for name, generator in GENERATORS.items() if name != "torch" or "torch" in sys.modules}
 
 
 def _digest(state: Any) -> str:

@@ -17,12 +17,14 @@ from ...errors import TaskError, is_lack_of_memory, text_of
 from ..base.envs import Array, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .backend import Backend, Options, Outcome
-from .restore import Restore
+from .chance import generator_marks, watched_generators
+from .restore import DRAW, Restore
 
 Result = TypeVar("Result")
 CLEAN = "keep what episodes depend on in the environment, and set it in every reset"
 CHECKED = 100  # one of so many episodes is played again in training, so checks take a hundredth of its steps
 CHECKED_IF_IT_AGES = 20  # the same where the age of an environment or of a process may have an effect
+LONGEST = 3  # episodes of an epoch that are played again if somebody drew from a global generator meanwhile
 
 
 def twice(play: Callable[[], Result]) -> Result | str:
@@ -67,9 +69,15 @@ class Checks:
     seeds and outcomes alone, so it is the same after a resume. Where age may have an effect, the last episode of an
     epoch is among them, since the effect may have just begun.
 
+    The self-test's episodes are short and their actions random, so an environment may draw from a global generator in
+    the later parts of episodes only. If such a generator has moved in an epoch, the longest episodes show whether that
+    was the environment.
+
     Attributes:
         steps: steps of each member in this epoch, (P,).
         last: each member's last episode that ended in this epoch, where age may have an effect.
+        longest: each member's longest episodes that ended in this epoch, the longest first.
+        marks: digests of the global generators' states at the epoch's first step; None before it.
     """
 
     def __init__(
@@ -102,15 +110,25 @@ class Checks:
         """Forget the epoch."""
         self.steps: NDArray[np.int64] = np.zeros(self.members, np.int64)
         self.last: dict[int, Ended] = {}
+        self.longest: dict[int, list[Ended]] = {}
+        self.marks: dict[str, str] | None = None
 
-    def needs(self, seed: int, raised: bool) -> bool:
-        """Return whether to `add` the episode with this seed."""
-        return self.ages or self._is_chosen(seed, raised)
+    def count_step(self) -> None:
+        """Count a step of all environments."""
+        if self.marks is None:
+            self.marks = generator_marks()
+        self.steps += 1
 
     def add(self, episode: Ended, raised: bool, backend: Backend) -> None:
         """Check an episode now, if it is chosen, or later."""
+        p = episode.at // self.num_envs
         if self.ages:
-            self.last[episode.at // self.num_envs] = episode
+            self.last[p] = episode
+        longest = self.longest.setdefault(p, [])
+        if len(longest) < LONGEST or episode.outcome.steps > longest[-1].outcome.steps:
+            longest.append(episode)
+            longest.sort(key=lambda ended: -ended.outcome.steps)
+            del longest[LONGEST:]
         if self._is_chosen(episode.seed, raised):
             self._compare(episode, lambda: backend)
 
@@ -125,8 +143,27 @@ class Checks:
         for p, episode in self.last.items():
             if CHECKED_IF_IT_AGES * episode.outcome.steps <= self.steps[p] * self.num_envs:
                 self._compare(episode, backend)
+        if self.longest and self.marks != generator_marks():
+            for p in self.longest:
+                self._find_draws(p, backend)
         self.last.clear()
-        self.steps[:] = 0
+        self.longest.clear()
+        self.steps[:], self.marks = 0, None
+
+    def _find_draws(self, p: int, backend: Callable[[], Backend]) -> None:
+        """Note if a member's longest episodes draw from a global generator."""
+        for episode in self.longest[p]:
+            if self.reasons.get(p):
+                return
+            used: set[str] = set()
+            with watched_generators(used):
+                twice(partial(backend().play_again, episode.at, *_arguments(episode), self.renew))
+            if used:
+                self.reasons.setdefault(p, []).append(
+                    f"{self.spec.id}: episode {episode.number} of environment {episode.at % self.num_envs} draws from "
+                    f"the global generator of {' and '.join(sorted(used))}, which the self-test's short episodes do "
+                    f"not; {DRAW}"
+                )
 
     def member_state(self, i: int) -> Tree | None:
         """Return what the epoch's end checks for a member; None for nothing."""
@@ -187,7 +224,7 @@ class Checks:
 
         If the age of a process may have an effect, that is in a process which only does this, if it can be started.
         """
-        how = episode.seed, episode.options, np.stack(episode.actions)
+        how = _arguments(episode)
         if self.make_young is not None and self._young is None:
             try:
                 self._young = self.make_young()
@@ -196,3 +233,8 @@ class Checks:
         if self._young is not None:
             return self._young.play_again(0, *how, self.renew)
         return backend().play_again(episode.at, *how, self.renew)
+
+
+def _arguments(episode: Ended) -> tuple[int, Options, Array]:
+    """Return what repeats an episode."""
+    return episode.seed, episode.options, np.stack(episode.actions)

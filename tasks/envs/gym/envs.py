@@ -179,7 +179,7 @@ class GymEnvs(Envs):
             for recorded, action in compress(zip(self.history, decoded, strict=True), self.playing):
                 recorded.append(action)
         self.untouched = False
-        self.checks.steps += 1
+        self.checks.count_step()
         self.returns += reward
         self.elapsed += self.playing
         self.info.add(info)
@@ -254,10 +254,9 @@ class GymEnvs(Envs):
         """Play some of the episodes that ended again, in other environments."""
         for i, has_raised in zip(ended.tolist(), raised.tolist(), strict=True):
             seed, options, actions = int(self.reset_seeds[i]), self.options[i], self.history[i]
-            if self.checks.needs(seed, has_raised):
-                outcome = Outcome(last_obs[i].copy(), self.returns[i], int(self.elapsed[i]))
-                episode = Ended(i, int(self.episode[i]), seed, options, actions, outcome)
-                self.checks.add(episode, has_raised, self.backend)
+            outcome = Outcome(last_obs[i].copy(), self.returns[i], int(self.elapsed[i]))
+            episode = Ended(i, int(self.episode[i]), seed, options, actions, outcome)
+            self.checks.add(episode, has_raised, self.backend)
 
     def end_epoch(self) -> None:
         self.checks.end_epoch(lambda: self.backend)

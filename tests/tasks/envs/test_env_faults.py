@@ -179,6 +179,31 @@ def test_the_generators_of_the_process_are_left_as_they_were() -> None:
     assert np.random.uniform() == expected
 
 
+def test_draws_from_global_generators_that_the_self_test_does_not_reach_are_found_in_training() -> None:
+    tasks = [
+        PPO(EnvSpec("faulty_envs:faults/Deep-v0"), seed=seed).init(**SMALL | {"epoch_steps": 400}) for seed in (0, 1)
+    ]
+    Cohort(tasks).fit(1)
+    for task in tasks:
+        [reason] = task.inexact
+        assert "draws from the global generator of numpy.random and random, which the self-test's short" in reason
+        assert reason.endswith(
+            "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
+        )
+
+
+def test_draws_of_others_from_global_generators_make_no_training_inexact() -> None:
+    task = make("Drift")
+
+    def draw(*_: Any) -> None:
+        np.random.normal()
+
+    learner, _ = task.member_ref()
+    learner.envs.watch(draw)  # type: ignore[attr-defined]
+    task.fit(2)
+    assert task.inexact == []
+
+
 @pytest.mark.parametrize(
     ("name", "mode", "exact", "words"),
     [
