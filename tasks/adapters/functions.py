@@ -32,13 +32,13 @@ from ...spaces.arguments import at_least, fits
 from ...spaces.choices import name_of
 from ...spaces.custom_priors import with_defaults
 from ...spaces.errors import near
-from ..base_learner import BaseLearner
-from ..errors import NotData, NotInitialized
+from ...spaces.values import unflatten
+from ..errors import NotData
 from ..registry import define
 from ..rng import streams
 from ..runtime.jax_threads import one_jax_thread
-from ..runtime.own_code import named_digest
 from ..task import Task
+from .adapted_learner import MeasuredLearner
 from .data import Data, decode, encode, sizes
 
 ARGUMENTS = ("hp", "state", "seed")
@@ -111,9 +111,9 @@ def task(
                 "objective": name,
                 "direction": direction or "maximize",
                 "bounds": tuple(bounds),
-                "function": staticmethod(function),
+                "definition": staticmethod(function),
                 "further": further,
-                "place": path,
+                "title": path,
                 "largest": largest,
             },
         )
@@ -123,34 +123,19 @@ def task(
     return decorate
 
 
-class FunctionLearner(BaseLearner):
+class FunctionLearner(MeasuredLearner):
     """State of a function's training, as data.
 
     Attributes:
-        function: the function.
-        further: names of further arguments that it takes.
-        place: its name, ``package.module:function``.
+        further: names of further arguments that the function takes.
         largest: bytes that its state may have.
         returned: its last state and metrics; None before the first call.
     """
 
-    parts, batched, compiled = ("returned",), False, False
-    function: ClassVar[Function]
+    parts = ("returned",)
+    definition: ClassVar[Function]
     further: ClassVar[Sequence[str]]
-    place: ClassVar[str]
     largest: ClassVar[int]
-
-    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.values = values[0]
-        super().assemble(values)
-
-    @classmethod
-    def algorithm(cls) -> str:
-        return cls.place
-
-    @classmethod
-    def files(cls) -> dict[str, str]:
-        return named_digest(cls.function)
 
     def build(self) -> None:
         self.returned = Data()
@@ -159,10 +144,10 @@ class FunctionLearner(BaseLearner):
         epoch, before = self.iterations + 1, decode(self.returned.tree)
         further = {"epoch": epoch, "device": str(self.device)}
         seed = streams.short(self.seeds[0])
-        arguments = Hyperparameters.of(self.space_in(self.env), self.values), before and before[0], seed
+        arguments = Hyperparameters.of(self.space_in(self.env), unflatten(self.values)), before and before[0], seed
         with self.seeded(epoch), one_jax_thread():
             try:
-                returned = type(self).function(*arguments, **{name: further[name] for name in self.further})
+                returned = type(self).definition(*arguments, **{name: further[name] for name in self.further})
             except SystemExit as end:  # else the process would end without a word
                 raise NotData(f"{self.form()}, but called sys.exit({end.code!r})") from end
         state, metrics = self.checked(returned)
@@ -189,7 +174,7 @@ class FunctionLearner(BaseLearner):
 
     def form(self) -> str:
         """Return the rule for what the function returns."""
-        return f"{self.place} must return its state and its metrics, such as (state, {{{self.objective!r}: 0.9}})"
+        return f"{self.title} must return its state and its metrics, such as (state, {{{self.objective!r}: 0.9}})"
 
     def checked(self, returned: Any) -> tuple[Any, dict[str, float]]:
         """Return a call's state and metrics.
@@ -217,24 +202,19 @@ class FunctionLearner(BaseLearner):
         """Raise NotData for a state that has grown too large."""
         if sum(sizes.values()) > self.largest:
             raise NotData(
-                f"the state of {self.place} may have {self.largest:,} bytes, but after epoch {epoch} it has "
+                f"the state of {self.title} may have {self.largest:,} bytes, but after epoch {epoch} it has "
                 f"{sum(sizes.values()):,}, most of them in {_heaviest(sizes)}; keep less there, or give the task a "
                 "higher largest="
             )
 
-    def score(self) -> np.ndarray:
-        """Return the objective that the last call measured, (1,)."""
-        if (returned := decode(self.returned.tree)) is None:
-            raise NotInitialized(f"{self.place} measures {self.objective} as it trains; train at least one epoch first")
-        return np.array([returned[1][self.objective]])
+    def measured(self) -> Mapping[str, float]:
+        returned = decode(self.returned.tree)
+        return {} if returned is None else returned[1]
 
     def network_views(self, member: int) -> dict[str, Tensor]:
         """Return the arrays of floats in the state, by path."""
         arrays = self.returned.tree["arrays"]
         return {path.removeprefix("0."): x for path, x in arrays.items() if x.is_floating_point()}
-
-    def cure(self, member: int) -> str:
-        return "try other hyperparameters"
 
 
 class Hyperparameters(SimpleNamespace):

@@ -22,8 +22,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import Tensor
 
 from ...spaces.choices import Argument
-from ...spaces.values import flatten
-from ..base_learner import BaseLearner, statistics_of
+from ..base_learner import statistics_of
 from ..checkpoint.state import Tree
 from ..envs import make_envs
 from ..envs.base.envs import Envs
@@ -31,7 +30,7 @@ from ..envs.base.masks import mask_in
 from ..errors import Diverged, StateMismatch, UnsupportedSpace, is_lack_of_memory
 from ..evaluation.seeds import evaluation_keys
 from ..rng import streams
-from ..runtime.own_code import named_digest
+from .adapted_learner import AdaptedLearner
 from .data import decode, encode
 from .model_envs import TaskVecEnv
 from .model_spaces import OWN, POLICIES, SMALLEST
@@ -61,38 +60,25 @@ def resumable(algorithm: type[BaseAlgorithm]) -> type[BaseAlgorithm]:
     return Resumable
 
 
-class SB3Learner(BaseLearner):
+class SB3Learner(AdaptedLearner):
     """State of a model of Stable-Baselines3.
 
     Attributes:
         functions: whether arguments may name functions, as they may classes.
-        model_class: the algorithm.
+        model_class: the algorithm, made `resumable`.
         base: the algorithm of Stable-Baselines3 that it is or derives from.
         model: the model.
         envs: its environments.
     """
 
-    parts, batched, compiled, needs_env = ("kept",), False, False, True
+    parts, needs_env = ("kept",), True
     objective, unit = "return", "env_steps"
     scratch = ("model", "venv", "task_envs", "evaluation_envs")
     particles, functions = None, False
     evaluation_envs: Envs | None = None
     model_class: ClassVar[type[BaseAlgorithm]]
     base: ClassVar[str]
-    place: ClassVar[str]
     env_steps: int
-
-    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.values = flatten(values[0])
-        super().assemble(values)
-
-    @classmethod
-    def algorithm(cls) -> str:
-        return cls.place
-
-    @classmethod
-    def files(cls) -> dict[str, str]:
-        return named_digest(cls.model_class.__bases__[0])  # that of the user, if it is one
 
     def build(self) -> None:
         self.epoch_size = self.values["epoch_steps"]
@@ -101,7 +87,7 @@ class SB3Learner(BaseLearner):
             self.masks = mask_in(self.envs.obs_shape)
             if self.base == "MaskablePPO" and self.masks is None:
                 raise UnsupportedSpace(
-                    f"{self.place} needs an environment that tells an action mask, but {self.env.id} has none; take "
+                    f"{self.title} needs an environment that tells an action mask, but {self.env.id} has none; take "
                     "sb3:PPO"
                 )
             self.task_envs = TaskVecEnv(self.envs, self.env)
@@ -123,7 +109,7 @@ class SB3Learner(BaseLearner):
             if not isinstance(dimension := space[name], Argument):
                 arguments |= {} if name in OWN else {name: value}
             elif value is not None:
-                arguments[name] = _with_named(dimension.value(value), f"{self.place}: {name}", self.functions)
+                arguments[name] = _with_named(dimension.value(value), f"{self.title}: {name}", self.functions)
         if "noise_std" in self.values:
             size = self.venv.action_space.shape or ()
             arguments["action_noise"] = NormalActionNoise(np.zeros(size), self.values["noise_std"] * np.ones(size))
@@ -144,7 +130,7 @@ class SB3Learner(BaseLearner):
         usual = self._usual_policy()
         if "policy" not in arguments and usual not in self.model_class.policy_aliases:
             raise UnsupportedSpace(
-                f"{self.place} has no policy for images, but {self.env.id} shows them; take another algorithm, or give "
+                f"{self.title} has no policy for images, but {self.env.id} shows them; take another algorithm, or give "
                 "it a policy that sees them"
             )
         policy = arguments.pop("policy", usual)
@@ -267,11 +253,11 @@ class SB3Learner(BaseLearner):
         """Return None: a model without a memory acts on any observation."""
         if self.base == "RecurrentPPO":
             raise UnsupportedSpace(
-                f"{self.place} remembers whole episodes, so single steps are not offered; evaluate it"
+                f"{self.title} remembers whole episodes, so single steps are not offered; evaluate it"
             )
 
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
-        raise UnsupportedSpace(f"values of {self.place} are not offered, only its actions")
+        raise UnsupportedSpace(f"values of {self.title} are not offered, only its actions")
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:

@@ -25,20 +25,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from ...spaces import flatten
-from ..base_learner import BaseLearner
 from ..catalog import label, resume_labels
 from ..checkpoint.storage import Metrics
-from ..errors import Hung, NotInitialized, ProgramError, ProgramFailed
+from ..errors import Hung, ProgramError, ProgramFailed
 from ..rng import streams
 from ..runtime import progress
 from ..runtime.own_code import imported_files
 from ..runtime.secrets import without_secrets
 from ..task import Task
+from .adapted_learner import MeasuredLearner
 from .data import Data, decode, encode
 from .folders import Folder
 from .program_commands import EPOCH, PLACEHOLDER, ProgramCommand
@@ -47,7 +44,7 @@ from .running_program import LOOK, Program, Reports, whole_epoch
 SCRIPTS = {".py", ".sh", ".r", ".jl", ".js", ".lua", ".rb", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".gin"}
 
 
-class ProgramLearner(BaseLearner):
+class ProgramLearner(MeasuredLearner):
     """State of a program's training: its checkpoint folder, and its reports.
 
     Attributes:
@@ -56,18 +53,9 @@ class ProgramLearner(BaseLearner):
         reported: last metrics, and those of later epochs that the program has already trained.
     """
 
-    parts, batched, compiled = ("folder", "reported"), False, False
+    parts = ("folder", "reported")
     scratch = ("program", "target", "clean")
     command: ClassVar[ProgramCommand]
-    title: ClassVar[str]
-
-    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.values = flatten(values[0])
-        super().assemble(values)
-
-    @classmethod
-    def algorithm(cls) -> str:
-        return cls.title
 
     @classmethod
     def files(cls) -> dict[str, str]:
@@ -270,18 +258,13 @@ class ProgramLearner(BaseLearner):
             measures[number] = numbers
         return measures
 
-    def score(self) -> np.ndarray:
-        """Return the objective that the program reported last, (1,)."""
-        if self.objective not in (last := decode(self.reported.tree)["last"]):
-            raise NotInitialized(f"{self.title} measures {self.objective} as it trains; train at least one epoch first")
-        return np.array([last[self.objective]])
+    def measured(self) -> Mapping[str, float]:
+        last: Mapping[str, float] = decode(self.reported.tree)["last"]
+        return last
 
     def inexact(self, member: int) -> list[str]:
         """Return the reason why the program may not resume exactly."""
         return resume_labels(self.title, self.resume_differs())
-
-    def cure(self, member: int) -> str:
-        return "try other hyperparameters"
 
 
 def program(name: str) -> type[Task]:

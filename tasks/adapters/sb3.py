@@ -197,7 +197,8 @@ def model(name: str) -> type[Task]:
         "__module__": __name__,
         "model_class": resumable(algorithm),
         "base": base,
-        "place": name,
+        "title": name,
+        "definition": algorithm,
         "hyperparameters": Space(**space),
         "code": code,
     }

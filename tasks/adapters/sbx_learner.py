@@ -29,7 +29,7 @@ class SBXLearner(SB3Learner):
     def build(self) -> None:
         if self.device.type != "cpu":
             raise UnsupportedSpace(
-                f"{self.place} trains on the CPU, but its device is {self.device}; take --device cpu"
+                f"{self.title} trains on the CPU, but its device is {self.device}; take --device cpu"
             )
         if (threads := start()) > 1:
             warnings.warn(

@@ -171,7 +171,7 @@ def test_a_study_in_this_process_finds_a_function_defined_anywhere(sqlite_url: s
     study = tune(local, trials=3, epochs=1, storage=sqlite_url, study="s", progress=False)
     assert study.best is not None
     assert study.best.value == study.best.hyperparameters["lr"]
-    assert study.config.task == f"{__name__}:{local.learner.function.__qualname__}"  # type: ignore[attr-defined]
+    assert study.config.task == f"{__name__}:{local.learner.definition.__qualname__}"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
