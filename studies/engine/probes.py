@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...tasks.errors import Stopped, class_and_text
 from ..errors import CommandRefused
@@ -72,7 +72,7 @@ def request_probe(store: Store, name: str, config: Config, algorithm: type[Task]
     learner = algorithm.learner
     if not (config.env and issubclass(learner, Learner) and len(config.environments) == 1) or store.totals(name).trials:
         return
-    _write(store, name, {ASKED: True}, lambda before: not any(command.kind == PROBE for command in before))
+    _write(store, name, _Outcome({ASKED: True}), lambda before: not any(row.kind == PROBE for row in before))
 
 
 def probe_if_asked(runner: StudyRunner) -> None:
@@ -90,38 +90,65 @@ def probe_if_asked(runner: StudyRunner) -> None:
         _AT_WORK.discard(study)
 
 
+class _Outcome(NamedTuple):
+    """Outcome of a step of a probe.
+
+    Attributes:
+        data: data of its command.
+        refusal: reason why the study is stopped, or None.
+        opening: options of the first trials.
+    """
+
+    data: Mapping[str, Any]
+    refusal: str | None = None
+    opening: Mapping[str, Any] = MappingProxyType({})
+
+
 def _probe(runner: StudyRunner) -> None:
+    """Probe an environment, unless earlier attempts show that it cannot be."""
+    marks = [command.data for command in runner.rows.commands if command.kind == PROBE]
+    reason = _given_up(marks)
+    outcome = _attempt(runner, sum(BEGUN in mark for mark in marks)) if reason is None else _Outcome({LOST: reason})
+    _write(runner.store, runner.name, outcome, awaits_probe)
+    runner.rows.refresh()
+
+
+def _given_up(marks: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why there is no further attempt, or None."""
+    begun, ended, hung = ([mark[key] for mark in marks if key in mark] for key in (BEGUN, ENDED, HUNG))
+    if len(hung) >= (RETRY_RULES[HUNG].times or 0):
+        return str(hung[-1])
+    if (killed := len(begun) - len(ended)) > (RETRY_RULES[KILLED].times or 0):
+        return f"{killed} processes that probed it were killed"
+    return None
+
+
+def _attempt(runner: StudyRunner, number: int) -> _Outcome:
+    """Probe the environment between marks that this attempt begins and ends."""
+    mark = _Outcome({BEGUN: number, PROCESS: str(Owner.current())})
+    _write(runner.store, runner.name, mark, lambda before: all(row.data.get(BEGUN) != number for row in before))
+    try:
+        return _results(runner)
+    except (Stopped, KeyboardInterrupt):
+        _write(runner.store, runner.name, _Outcome({ENDED: number}), awaits_probe)
+        raise
+    except Exception as error:  # noqa: BLE001 - an environment may raise anything
+        return _Outcome({LOST: class_and_text(error)})
+
+
+def _results(runner: StudyRunner) -> _Outcome:
+    """Return the results of a probe, and what follows from them."""
     from ...tasks import load
     from ...tasks.probing import probe
     from ..study.widening import widened  # imports NumPy
 
-    store, name, refusal, opening = runner.store, runner.name, None, dict[str, Any]()
-    marks = [command.data for command in runner.rows.commands if command.kind == PROBE]
-    begun, ended, hung = ([mark[key] for mark in marks if key in mark] for key in (BEGUN, ENDED, HUNG))
-    mark = {BEGUN: len(begun), PROCESS: str(Owner.current())}
-    if len(hung) >= (RETRY_RULES[HUNG].times or 0):
-        data: Json = {LOST: hung[-1]}
-    elif len(begun) - len(ended) > (RETRY_RULES[KILLED].times or 0):
-        data = {LOST: f"{len(begun) - len(ended)} processes that probed it were killed"}
-    else:
-        _write(store, name, mark, lambda before: all(row.data.get(BEGUN) != len(begun) for row in before))
-        try:
-            identity = runner.config.identity(runner.algorithm, runner.config.fixed)
-            results = probe(load(identity.algorithm), identity, None, runner.raise_if_asked, runner.first_identities())
-            data = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
-            refusal = endless(identity.env, results)
-            if wider := widened(runner.config, runner.algorithm, results):
-                data[WIDER] = wider
-            opening = _opening(
-                replace(runner.config, space={**runner.config.space, **wider}), runner.algorithm, results
-            )
-        except (Stopped, KeyboardInterrupt):
-            _write(store, name, {ENDED: len(begun)}, awaits_probe)
-            raise
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything
-            data = {LOST: class_and_text(error)}
-    _write(store, name, data, awaits_probe, refusal, opening)
-    runner.rows.refresh()
+    config, identity = runner.config, runner.config.identity(runner.algorithm, runner.config.fixed)
+    results = probe(load(identity.algorithm), identity, None, runner.raise_if_asked, runner.first_identities())
+    data: Json = {FOUND: results, BASELINES: {name: view.to_json() for name, view in _baselines(results).items()}}
+    if wider := widened(config, runner.algorithm, results):
+        data[WIDER] = wider
+    opening = _opening(replace(config, space={**config.space, **wider}), runner.algorithm, results)
+    return _Outcome(data, endless(identity.env, results), opening)
 
 
 def _opening(config: Config, algorithm: type[Task], results: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,18 +174,9 @@ def endless(env: EnvSpec, results: Mapping[str, Any]) -> str | None:
     )
 
 
-def _write(
-    store: Store,
-    name: str,
-    data: Mapping[str, Any],
-    wanted: Callable[[list[Command]], bool],
-    refusal: str | None = None,
-    opening: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Write a command about the probe, if it is still wanted.
-
-    A refusal is the reason why the study is stopped, and the opening are options that follow from the probe.
-    """
+def _write(store: Store, name: str, outcome: _Outcome, wanted: Callable[[list[Command]], bool]) -> None:
+    """Write a command about the probe, if it is still wanted."""
+    data, refusal, opening = outcome
 
     def work(connection: Connection) -> None:
         revise(connection, name)
