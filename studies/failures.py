@@ -2,7 +2,7 @@
 
     decision = decide(error, tried=history.failed[classify(error)])
     if decision.retry:
-        ...  # write the event (FAILED, note(error, decision, epochs)), wait decision.pause seconds, open the task again
+        ...  # write (FAILED, event_data(error, decision, epochs)), wait decision.pause seconds, open the task again
     else:
         store.fail_trial(lease, study, number, rung, describe(error))
 
@@ -171,7 +171,7 @@ def decide(error: BaseException, tried: int = 0) -> Decision:
     return Decision(failure_kind, retry, rule.release, alone, pause, rule.why)
 
 
-def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any]:
+def event_data(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any]:
     """Return the event data of a failure after `epochs` stored epochs."""
     return {**asdict(decision), "epochs": epochs, "report": describe(error)}
 

@@ -175,7 +175,7 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
 
     A failure that may pass is stored with the task.
     """
-    from ..failures import FAILED, classify, decide, note
+    from ..failures import FAILED, classify, decide, event_data
     from ..storage.failure_history import FailureHistory
 
     if classify(error) not in PASSING:
@@ -183,7 +183,7 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
     tried = store.histories([task.uid]).get(task.uid, FailureHistory()).failed
     decision = decide(error, tried[classify(error)])
     epochs = store.reached([task.uid]).get(task.uid, 0)
-    _write_event(store, task, epochs, FAILED, note(error, decision, epochs))
+    _write_event(store, task, epochs, FAILED, event_data(error, decision, epochs))
     return decision.pause if decision.retry else None
 
 

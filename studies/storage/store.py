@@ -28,7 +28,7 @@ from sqlalchemy import Connection
 from ...tasks.checkpoint.storage import OPEN, Saved, Write
 from ...tasks.errors import Hung
 from ..errors import LeaseLost, StoreError, TaskBusy
-from ..failures import FAILED, HUNG, decide, note
+from ..failures import FAILED, HUNG, decide, event_data
 from . import branches
 from . import commands as command_rows
 from . import studies as study_rows
@@ -456,7 +456,7 @@ class Store:
             number: number of the trial.
             rung: rung of the segment.
             error: traceback to store.
-            note: content of the event to add (``failures.note``), if any.
+            note: content of the event to add (``failures.event_data``), if any.
 
         Raises:
             LeaseLost: the lease was lost, or the trial cancelled.
@@ -489,7 +489,9 @@ class Store:
             tried = {uid: failures[uid].failed[HUNG] if uid in failures else 0 for uid, _ in evicted}
             # always recorded as a retry: the worker that claims the task next ends the trial if there were too many
             decisions = {uid: replace(decide(error, times), retry=True, alone=True) for uid, times in tried.items()}
-            add_events(connection, [(uid, FAILED, note(error, decisions[uid], epochs)) for uid, epochs in evicted])
+            add_events(
+                connection, [(uid, FAILED, event_data(error, decisions[uid], epochs)) for uid, epochs in evicted]
+            )
             return [uid for uid, _ in evicted]
 
         return self.database.write(work)

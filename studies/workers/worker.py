@@ -27,7 +27,7 @@ from ...tasks.task import Task
 from ..engine.probes import probe_if_asked
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
-from ..failures import FAILED, Decision, classify, decide, describe, note, one_line
+from ..failures import FAILED, Decision, classify, decide, describe, event_data, one_line
 from ..options.study_options import BOUNDS
 from ..schedulers.seeds import seeds_of
 from ..storage.commands import CANCELLED, STOP, Command
@@ -349,7 +349,7 @@ class Worker:
             if decision is None:
                 tried = self.store.histories([uid]).get(uid, FailureHistory()).failed
                 decision = decide(error, tried[classify(error)])
-            event = note(error, decision, row.epochs)
+            event = event_data(error, decision, row.epochs)
             if decision.retry:
                 self.store.save([Write(lease, row.epochs, events=[(FAILED, event)])])
                 self.say(f"{name} is tried again in {decision.pause:.0f} s: {one_line(describe(error))}")

@@ -27,7 +27,7 @@ from rekindle.studies.failures import (
     classify,
     decide,
     describe,
-    note,
+    event_data,
     one_line,
 )
 from rekindle.studies.storage.failure_history import FailureHistory
@@ -215,7 +215,7 @@ def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers_since_its
     for times in range(2):
         assert tried("environment") == times
         error = crash("ValueError")
-        event = note(error, decide(error, times), 0)
+        event = event_data(error, decide(error, times), 0)
         assert event["retry"]
         assert "the simulator is upset" in event["report"]
         store.save([Write(lease, 0, events=[(FAILED, event)])])

@@ -28,7 +28,7 @@ from rekindle.studies.analysis.health import (
 from rekindle.studies.analysis.importance import Measurements, importances
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.study_views import study_json
-from rekindle.studies.failures import FAILED, decide, note
+from rekindle.studies.failures import FAILED, decide, event_data
 from rekindle.studies.methods import SCHEDULERS
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
@@ -271,7 +271,7 @@ def told(
 
 def failure(number: int, error: BaseException) -> Event:
     """The event of a trial that failed for good."""
-    return Event(str(number), 0.0, FAILED, note(error, decide(error, 100), 0))
+    return Event(str(number), 0.0, FAILED, event_data(error, decide(error, 100), 0))
 
 
 def test_failures_of_one_kind_are_told_with_their_share() -> None:
