@@ -52,6 +52,7 @@ class SourceView(View):
     kind: Annotated[str, "confirmed, selected or file"]
     epochs: Annotated[int | None, "epochs of each run"]
     env_steps: Annotated[int | None, "environment steps of a run in a file"]
+    shared_error: Annotated[float | None, "standard error of returns over episodes that all runs share, if known"]
     results: Annotated[Sequence[float], "result of each run"]
 
 
@@ -268,6 +269,7 @@ def _source(runs: Runs) -> SourceView:
         kind=runs.origin,
         epochs=runs.epochs,
         env_steps=runs.env_steps,
+        shared_error=runs.shared_error,
         results=list(runs.results),
     )
 

@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from ..engine.confirmation_views import complete_confirmation
 from ..engine.ranking import rank
 from ..engine.study_views import study_view
 from ..engine.views import ConfirmationView, EstimateView
-from ..schedulers.confirming import Confirmation
+from ..schedulers.confirming import Confirmation, has_own_episodes
 from ..shell import command_line
 from ..statistics.estimates import FEWEST
 from ..study.config import Config
@@ -41,6 +42,7 @@ from ..study.environments import is_across
 from ..study.objectives import DEFAULT, RETURN, measured, objectives_of
 
 if TYPE_CHECKING:
+    from ..storage.rows import Segment
     from ..storage.store import Store
 
 CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # kinds of runs
@@ -69,6 +71,8 @@ class Runs:
         epochs: epochs of each run; None for a file.
         env_steps: environment steps of a run in a file that names them.
         returns: whether the file can hold nothing but returns.
+        shared_error: standard error of a study's returns over episodes that all of its runs share; None if each has its
+            own, or if it is unknown.
     """
 
     label: str
@@ -80,6 +84,7 @@ class Runs:
     epochs: int | None = None
     env_steps: int | None = None
     returns: bool = False
+    shared_error: float | None = None
 
 
 def is_file(text: str, studies: Collection[str] = ()) -> bool:
@@ -181,14 +186,16 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
     about = (label, env or _environment(config.env, config.task, tables), name)
     if (confirmed := _confirmation(store, name)) is not None:
         confirmation, estimate = confirmed
-        yield Runs(*about, CONFIRMED, tuple(estimate.results), objective, confirmation.epochs)
+        results, shared = tuple(estimate.results), _shared_error(*_of_winner(store, confirmation), objective)
+        yield Runs(*about, CONFIRMED, results, objective, confirmation.epochs, shared_error=shared)
         return
     ranked = rank(study_view(store, name).trials, objectives)
     if not ranked:
         raise BadSource(f"a comparison needs results, but study {name} has none yet; train it, or leave it out")
     number, epochs = ranked[0].number, ranked[0].epochs
     rows = [row for row in store.segments(name) if (row.configuration, row.epochs) == (number, epochs)]
-    results = tuple(measured(config, row) for row in rows if row.state == "done")
+    done = [row for row in rows if row.state == "done"]
+    results = tuple(measured(config, row) for row in done)
     if len(results) < FEWEST:
         cure = f"`{command_line('confirm', name)}` trains it with fresh ones"
         if config.scheduling.population:  # a member's hyperparameters change, so it cannot be confirmed
@@ -197,7 +204,22 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
             f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "
             f"{len(results)}; {cure}"
         )
-    yield Runs(*about, SELECTED, results, objective, epochs)
+    yield Runs(*about, SELECTED, results, objective, epochs, shared_error=_shared_error(config, done, objective))
+
+
+def _of_winner(store: Store, confirmation: ConfirmationView) -> tuple[Config, list[Segment]]:
+    """Return the configuration of a confirmation, and the rows of its winner."""
+    name = confirmation.confirmation
+    rows = [row for row in store.segments(name) if row.configuration == confirmation.winner]
+    return Config.from_json(store.study(name).config, name), rows
+
+
+def _shared_error(config: Config, rows: Sequence[Segment], objective: tuple[str, str]) -> float | None:
+    """Return the standard error over episodes that all rows share, or None."""
+    errors = [row.eval_error for row in rows if row.eval_error is not None]
+    if not errors or objective[0] != RETURN or has_own_episodes(config):
+        return None
+    return math.sqrt(fmean(error**2 for error in errors))
 
 
 def _confirmation(store: Store, name: str) -> tuple[ConfirmationView, EstimateView] | None:
@@ -222,12 +244,12 @@ def _of_environments(store: Store, name: str, label: str, config: Config, tables
         )
     (confirmation, _), several = confirmed, len(config.environments)
     first = confirmation.race_seeds
-    rows = [row for row in store.segments(confirmation.confirmation) if row.configuration == confirmation.winner]
+    form, rows = _of_winner(store, confirmation)
     for index, env in enumerate(config.environments):
         of_env = [row for row in rows if row.replicate % several == index and row.replicate // several >= first]
         results = tuple(measured(config, row) for row in of_env if row.state == "done")
-        environment = _environment(env, config.task, tables)
-        yield Runs(label, environment, name, CONFIRMED, results, objective, confirmation.epochs)
+        environment, shared = _environment(env, config.task, tables), _shared_error(form, of_env, objective)
+        yield Runs(label, environment, name, CONFIRMED, results, objective, confirmation.epochs, shared_error=shared)
 
 
 def _environment(env: Mapping[str, Any], task: str, tables: dict[str, str]) -> str:

@@ -138,11 +138,16 @@ def episodes_seed(config: Config, seed: int) -> int:
     """
     if not config.scheduling.confirms:
         return EVALUATION_SEED
-    if not config.options["confirms"].get(BY_SEED):
+    if not has_own_episodes(config):
         return EPISODES
     from ...tasks.rng import streams  # slow to import (NumPy)
 
     return streams.seed_of(EPISODES, seed)
+
+
+def has_own_episodes(config: Config) -> bool:
+    """Return whether each seed has evaluation episodes of its own."""
+    return config.scheduling.confirms and bool(config.options["confirms"].get(BY_SEED))
 
 
 def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Segment]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...analysis.comparing import ComparisonView, Scale
+from ...analysis.comparing import ComparisonView, Scale, SourceView
 from ...analysis.comparing import compare as comparison
 from ...analysis.sources import CONFIRMED, FILE, SELECTED, is_file
 from ...engine.confirmations import check_confirmable
@@ -108,6 +108,19 @@ def _too_narrow(result: ComparisonView, confirmable: Sequence[str]) -> list[str]
     return [text] if (text := too_narrow(runs, len(result.environments), cure)) else []
 
 
+def _of_episodes(sources: Sequence[SourceView]) -> list[str]:
+    """Return what intervals lack where runs were measured in the same episodes."""
+    errors = {source.source: source.shared_error for source in sources if source.shared_error}
+    sizes = [f"{name} ({error})" for name, error in zip(errors, in_digits(errors.values()), strict=True)]
+    if not sizes:
+        return []
+    return [
+        "All runs of a study were measured in the same episodes, and the intervals contain the luck of training alone. "
+        f"Other episodes may move all results of one, by up to these standard errors: {', '.join(sizes)}. "
+        "A confirmation gives each seed episodes of its own."
+    ]
+
+
 def _warnings(result: ComparisonView, confirmable: Sequence[str]) -> list[str]:
     """Return warnings about the numbers."""
     sources = [source for side in result.sides for source in side.sources]
@@ -121,6 +134,7 @@ def _warnings(result: ComparisonView, confirmable: Sequence[str]) -> list[str]:
         if name := next((name_of_source for name_of_source in flattered if name_of_source in confirmable), ""):
             text += f" `{command_line('confirm', name)}` trains it on fresh seeds."
         texts.append(text)
+    texts += _of_episodes(sources)
     texts += _too_narrow(result, confirmable)
     if len(epochs) > 1:
         texts.append(f"The studies trained for different numbers of epochs: {', '.join(map(str, sorted(epochs)))}.")

@@ -20,7 +20,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.objectives import objective_options
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from rliable import metrics
-from studying import surrogate
+from studying import TINY, surrogate
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "scheduler": "none", "sampler": "random", "progress": False}
 NOISY = {"noise": 3.0}
@@ -251,6 +251,22 @@ def test_intervals_of_few_runs_are_said_to_be_too_narrow(tmp_path: Path, store: 
     assert "Train more seeds, as `rekindle confirm two --seeds 20 --storage" in text
     several = compare(None, [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]).sides
     assert several[0].coverage == {"iqm": [0.91, 0.92], "mean": [0.78, 0.91]}  # five runs in each
+
+
+def test_the_luck_of_episodes_that_all_runs_share_is_named_until_a_confirmation(
+    store: Store, cli: Callable[..., Any]
+) -> None:
+    options = {**OPTIONS, "seeds": 3, "trials": 1, "eval_episodes": 5}
+    study = rekindle.tune("ppo", "CartPole-v1", storage=store, study="played", fixed=TINY, **options)
+    errors = np.array([row.eval_error for row in store.segments("played")], float)
+    [source] = compare(store, ["played", "again=played"]).sides[0].sources
+    assert source.shared_error == pytest.approx(np.sqrt(np.mean(np.square(errors))))
+    told = ("compare", "played", "again=played", "--storage", str(store.database.url))
+    text = " ".join(cli(*told)[1].split())
+    assert "Other episodes may move all results of one, by up to these standard errors: played (" in text
+    study.confirm(top=1, seeds=3, progress=False)
+    assert compare(store, ["played", "again=played"]).sides[0].sources[0].shared_error is None
+    assert "standard errors" not in cli(*told)[1]
 
 
 def test_a_warning_names_only_commands_that_a_study_takes(store: Store, cli: Callable[..., Any]) -> None:
