@@ -274,6 +274,17 @@ class Deep(Drift):
         return super().push(action) + (np.random.normal() + random.random() if self.t > 130 else 0)
 
 
+class Unwilling(Drift):
+    """Refuses to be reset in the middle of an episode."""
+
+    t = length = 23
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self.t < self.length:
+            raise RuntimeError("the episode is not over")
+        return super().reset(seed=seed)
+
+
 class Unseeded(Drift):
     """Draws from global generators that nobody seeds."""
 

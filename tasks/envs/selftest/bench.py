@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from itertools import zip_longest
 from time import monotonic  # this name stays right where `clock_ahead` changes the module
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from ...errors import TaskError, class_and_text
 from ...runtime.progress import tick
 from ..agents.adapter import OWN_INFO, is_joint
 from ..base import info
@@ -72,6 +74,7 @@ class Bench:
         self._unused_mask: str | None = None  # advice about a mask that no policy sees
         self._numbers: set[str] = set()  # names of numbers that were seen in `info`
         self._options_read: set[str] = set()
+        self._midway: dict[int, Env] = {}  # environments in the middle of an episode, by identity
         self._steps, self._began = 0, 0.0
 
     def new(self) -> Env:
@@ -134,9 +137,31 @@ class Bench:
         result = of_reset(episode.parameters)
         tick()
         options = None if result is None else WatchedOptions(result, self._options_read)
-        obs = self._call(begin_episode, env, self.spec, episode.seed, options, self._actions)
+        begin = partial(self._call, begin_episode, env, self.spec, episode.seed, options, self._actions)
+        try:
+            obs = begin()
+        except Exception as error:
+            if isinstance(error, TaskError) or not self._is_refused(begin, env, episode):
+                raise
+            raise EnvSpecError(
+                f"{self.spec.id}: an environment can be reset at any time, but in the middle of an episode its reset "
+                f"raised {class_and_text(error)}; let it begin a new episode there, too"
+            ) from error
+        self._midway.pop(id(env), None)
         self._check(env, obs, "reset")
         return obs
+
+    def _is_refused(self, begin: Callable[[], Any], env: Env, episode: Episode) -> bool:
+        """Return whether an environment works, but refuses a reset in its episode."""
+        if id(env) not in self._midway:
+            return False
+        for call, refused in ((begin, False), (partial(env.step, episode.actions[0].copy()), True)):
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - simulators may raise anything
+                continue
+            return refused  # a reset that succeeds now had failed by accident
+        return False
 
     def steps(self, env: Env, actions: Array) -> Iterator[Record]:
         """Yield the records of a running episode, until it ends."""
@@ -148,6 +173,7 @@ class Bench:
             except Exception:
                 check_actions(env, self.spec, self._actions)
                 raise
+            self._midway[id(env)] = env
             tick()
             self._count()
             check_step(result, self.spec)
@@ -158,6 +184,7 @@ class Bench:
             bits = bits_of(obs, env.observation_space)
             yield Record(bits, float(reward), bool(terminated), bool(truncated), entries.tobytes())
             if terminated or truncated:
+                del self._midway[id(env)]
                 break
 
     def check_parameters(self) -> None:

@@ -179,6 +179,14 @@ def test_the_generators_of_the_process_are_left_as_they_were() -> None:
     assert np.random.uniform() == expected
 
 
+def test_an_environment_that_refuses_to_be_reset_in_an_episode_is_told_to_allow_it() -> None:
+    rule = (
+        "faults/Unwilling-v0: an environment can be reset at any time, but in the middle of an episode its reset raised"
+    )
+    with pytest.raises(EnvSpecError, match=f"{rule} RuntimeError: the episode is not over; let it begin a new episode"):
+        self_test(EnvSpec("faulty_envs:faults/Unwilling-v0"))
+
+
 def test_draws_from_global_generators_that_the_self_test_does_not_reach_are_found_in_training() -> None:
     tasks = [
         PPO(EnvSpec("faulty_envs:faults/Deep-v0"), seed=seed).init(**SMALL | {"epoch_steps": 400}) for seed in (0, 1)
