@@ -12,6 +12,7 @@ from ..base.curriculum import KWARGS
 from ..base.spec import EnvSpecError
 from ..gym import snapshot
 from ..gym.chance import note_kept, noted_reads
+from ..gym.layers import is_of_environment
 from ..gym.make import Env
 from ..gym.restore import DRAW, Restore
 from .bench import Bench, Refuted
@@ -213,7 +214,13 @@ def _of_remembering(bench: Bench, env: Env, pairs: list[Pair]) -> Restore:
     equal_starts = all(pair.one[0] == pair.other[0] == new[0] for pair, new in zip(pairs, alone, strict=True))
     if equal_starts and snapshot.only_transparent(env):
         # Episodes start equal, but a trace of earlier ones survives in the simulator.
-        return Restore("replay", True, f"{remembered}, so each episode has a new environment", renew=True)
+        reason = f"{remembered}, so each episode has a new environment"
+        lost = (
+            f"{bench.spec.id}: {reason}, and nothing lasts from one to the next, such as a curriculum; let reset clear "
+            'what should not last, or keep all within an epoch: {"id": ..., "restore": "restart"}'
+        )
+        is_known = not is_of_environment(type(env.unwrapped).__module__)  # a simulator that nobody mends
+        return Restore("replay", True, reason, renew=True, advice=() if is_known else (lost,))
     # The memory may be intended (running statistics, a curriculum), so the environment keeps it within an epoch.
     forgotten = "this memory starts again in each epoch and in evaluation, so returns may differ; let reset clear it"
     id, episode = bench.spec.id, pairs[0].episode

@@ -187,6 +187,12 @@ def test_an_environment_that_refuses_to_be_reset_in_an_episode_is_told_to_allow_
         self_test(EnvSpec("faulty_envs:faults/Unwilling-v0"))
 
 
+def test_users_are_told_that_nothing_lasts_where_each_episode_has_a_new_environment() -> None:
+    [advice] = self_test(EnvSpec("faulty_envs:faults/Sticky-v0")).advice
+    assert "so each episode has a new environment, and nothing lasts from one to the next, such as a cur" in advice
+    assert advice.endswith('or keep all within an epoch: {"id": ..., "restore": "restart"}')
+
+
 def test_draws_from_global_generators_that_the_self_test_does_not_reach_are_found_in_training() -> None:
     tasks = [
         PPO(EnvSpec("faulty_envs:faults/Deep-v0"), seed=seed).init(**SMALL | {"epoch_steps": 400}) for seed in (0, 1)
