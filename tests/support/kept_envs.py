@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
+import time
+from time import time as clock
 from typing import Any
 
 import gymnasium as gym
@@ -24,8 +27,13 @@ class Kept(Drift):
 
     def draw(self, at: str) -> None:
         if self.at in (at, "each") and (self.scale is None or self.at == "each"):
-            entropy = random.SystemRandom().random() if self.source == "entropy" else np.random.random()
-            type(self).scale = entropy if self.at != "each" else 1.0
+            draw = {
+                "entropy": random.SystemRandom().random,
+                "process": lambda: os.getpid() % 1000 / 1000,
+                "counter": lambda: time.perf_counter() % 1,
+                "global": np.random.random,
+            }[self.source]
+            type(self).scale = draw() if self.at != "each" else 1.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.draw("reset")
@@ -44,5 +52,13 @@ class Clinging(Kept):
                 threading.Event().wait()
 
 
+class Dated(Drift):
+    """Depends on the hour, by a function that the module imports by name."""
+
+    def push(self, action: Any) -> float:
+        return super().push(action) + clock() // 3600 % 24
+
+
 gym.register("drawn/Kept-v0", Kept)
+gym.register("drawn/Dated-v0", Dated)
 gym.register("drawn/Clinging-v0", Clinging)

@@ -16,11 +16,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+
+from ...runtime.own_code import INSTALLED
 
 
 class Generator(NamedTuple):
@@ -46,6 +49,8 @@ GENERATORS = {
 
 # What differs between processes; NumPy's generators and `secrets` read the second.
 DIFFERS = (os, "urandom"), (random, "_urandom"), (time, "time"), (time, "time_ns")
+# The same, but only where the user's code reads them; libraries measure times without an effect on episodes.
+COUNTED = (os, "getpid"), *((time, name) for name in ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"))
 SEEDS = (random, "seed"), (random.Random, "seed")  # they read it if there is no seed
 suspects: set[str] = set()  # modules that may keep what they have read of it
 Place = tuple[tuple[CodeType, int], ...]  # lines of code that are being executed, the innermost first
@@ -73,25 +78,36 @@ def noted_reads() -> Iterator[Reads]:
     """Note reads of `DIFFERS`."""
     reads = Reads()
     with ExitStack() as stack:
-        for module, name in () if _noting else DIFFERS + SEEDS:
+        for module, name in () if _noting else (*DIFFERS, *SEEDS, *COUNTED):
             usual = getattr(module, name)
-            setattr(module, name, _noting_calls_of(usual))
+            setattr(module, name, _noting_calls_of(usual, (module, name) in COUNTED))
             stack.callback(setattr, module, name, usual)
         _noting.append(reads)
         stack.callback(_noting.remove, reads)
         yield reads
 
 
-def _noting_calls_of(function: Callable[..., Any]) -> Callable[..., Any]:
+def _noting_calls_of(function: Callable[..., Any], only_users: bool) -> Callable[..., Any]:
+    """Return a function whose calls are noted.
+
+    With `only_users`, those of libraries are left out.
+    """
+
     @wraps(function)
     def noted(*values: Any, **named: Any) -> Any:
-        if _noting:  # `from time import time` keeps this function for ever
+        if _noting and not (only_users and _is_of_library(sys._getframe(1))):  # an import may keep it for ever
             seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
             if not seeds or function.__name__ != "seed":
                 _note_read()
         return function(*values, **named)
 
     return noted
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    """Return whether Python's library or an installed package calls."""
+    top = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return top in sys.stdlib_module_names or not INSTALLED.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 
 def _note_read() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 
 import gymnasium as gym
@@ -62,8 +63,10 @@ def clock_ahead(env: gym.Env[Any, Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in (time, datetime, np, *modules_of(env)):
             for name, value in [*vars(module).items()]:
-                if id(value) in ahead:
-                    setattr(module, name, ahead[id(value)])
+                # a function that a module has imported while its reads were noted is wrapped, see `chance.noted_reads`
+                read: Any = getattr(value, "__wrapped__", value) if isinstance(value, FunctionType) else value
+                if id(read) in ahead:
+                    setattr(module, name, ahead[id(read)])
                     stack.callback(setattr, module, name, value)
         try:
             yield

@@ -55,7 +55,7 @@ def trained(source: str, epochs: int, **given: Any) -> Task:
 def not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("drawn_envs", "kept_envs"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    for name in ("Scaled", "Kept", "Clinging"):
+    for name in ("Scaled", "Kept", "Clinging", "Dated"):
         monkeypatch.delitem(gym.registry, f"drawn/{name}-v0", raising=False)
 
 
@@ -82,6 +82,8 @@ def test_an_environment_whose_import_reads_what_differs_between_processes_is_lab
         ("entropy", "constructor", False),
         ("entropy", "reset", False),
         ("entropy", "each", True),
+        ("process", "constructor", False),
+        ("counter", "reset", False),
         ("global", "constructor", True),
         ("global", "reset", True),
     ],
@@ -96,6 +98,12 @@ def test_a_value_that_a_class_draws_once_is_labelled_unless_all_processes_draw_a
     expected = OTHERS.replace("drawn_envs:drawn/Scaled", "kept_envs:drawn/Kept").format("in another process")
     assert [label.startswith(expected) for label in task.inexact] == [True] * (not exact)
     assert ("kept_envs" in suspects) == (not exact)
+
+
+@pytest.mark.usefixtures("not_imported")
+def test_a_clock_that_a_module_imports_by_name_is_ahead_in_the_self_test() -> None:
+    restore = self_test(EnvSpec("kept_envs:drawn/Dated-v0"))
+    assert (restore.exact, restore.reason.partition(":")[0]) == (False, "it depends on the time")
 
 
 @pytest.mark.usefixtures("not_imported")
