@@ -205,20 +205,26 @@ class Growing(Drift):
 class Shrinking(Drift):
     """Has fewer actions after its third reset, or from its third step on, and takes no others."""
 
-    action_space = spaces.Discrete(4)
     resets = 0
 
-    def __init__(self, within: bool) -> None:
-        self.within = within
+    def __init__(self, within: bool, in_place: bool = False) -> None:
+        self.within, self.in_place = within, in_place
+        self.action_space = spaces.Discrete(4)
+
+    def take_away(self, count: int) -> None:
+        if self.in_place:
+            self.action_space.n = np.int64(count)
+        else:
+            self.action_space = spaces.Discrete(count)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.resets += 1
-        self.action_space = spaces.Discrete(4 if self.within or self.resets < 3 else 2)
+        self.take_away(4 if self.within or self.resets < 3 else 2)
         return super().reset(seed=seed)
 
     def push(self, action: Any) -> float:
         if self.within and self.t == 3:
-            self.action_space = spaces.Discrete(2)
+            self.take_away(2)
         assert self.action_space.contains(action), f"invalid action {action}"
         return float(action)
 

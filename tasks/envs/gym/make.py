@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -198,15 +199,25 @@ def _refuses(env: Env, seed: int, more: Mapping[str, Any]) -> bool:
 
 
 def action_space_of(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
-    """Return an environment's action space; None if parameters may choose it."""
+    """Return an environment's action space; None if parameters may choose it.
+
+    It is a copy, which an environment that changes its space in place does not change.
+    """
+    space = _present_actions(env, spec)
+    try:
+        return copy.deepcopy(space)
+    except Exception:  # noqa: BLE001 - a space of the user's own may hold anything
+        return space
+
+
+def _present_actions(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
     is_drawn = any(name.startswith(KWARGS) for name in spec.parameters)
     return None if is_drawn else env.unwrapped.action_space
 
 
 def check_actions(env: Env, spec: EnvSpec, actions: gym.Space[Any] | None) -> None:
     """Raise EnvSpecError if an environment's action space is another one than `actions`."""
-    space = action_space_of(env, spec)
-    if space is not actions and space != actions:
+    if (space := _present_actions(env, spec)) != actions:
         raise EnvSpecError(
             f"{spec.id}: all episodes and instances of an environment have one action_space, but at first it was "
             f"{actions} and now it is {space}; make it as large as the largest, and tell by an action mask what is "

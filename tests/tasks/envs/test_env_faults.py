@@ -598,11 +598,12 @@ def test_refused_seeds_and_changing_actions_are_named(name: str, words: str) -> 
 
 
 @pytest.mark.parametrize("env", [{}, {"restore": "replay"}])
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("within", [False, True])
-def test_actions_that_an_environment_takes_away_are_named(within: bool, env: dict[str, Any]) -> None:
+def test_actions_that_an_environment_takes_away_are_named(within: bool, in_place: bool, env: dict[str, Any]) -> None:
     words = r"have one action_space, but at first it was Discrete\(4\) and now it is Discrete\(2\); make it as large as"
     with pytest.raises(EnvSpecError, match=f"faulty_envs:faults/Shrinking-v0: .*{words}"):
-        trained("Shrinking", env={"kwargs": {"within": within}, **env})
+        trained("Shrinking", env={"kwargs": {"within": within, "in_place": in_place}, **env})
 
 
 def test_a_reset_that_fails_by_accident_does_not_refuse_seeds() -> None:
