@@ -26,7 +26,9 @@ class Kept(Drift):
         self.draw("constructor")
 
     def draw(self, at: str) -> None:
-        if self.at in (at, "each") and (self.scale is None or self.at == "each"):
+        if at == "reset" and self.at == "every reset":
+            type(self).scale = None
+        if self.at in (at, "each", f"every {at}") and (self.scale is None or self.at == "each"):
             draw = {
                 "entropy": random.SystemRandom().random,
                 "process": lambda: os.getpid() % 1000 / 1000,

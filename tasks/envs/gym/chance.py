@@ -63,10 +63,12 @@ class Reads:
 
     Attributes:
         on_import: whether a module that was being imported has read it.
-        places: where else it was read.
+        of_process: whether the number of the process was read, which no repetition in this process changes.
+        places: where else something was read.
     """
 
     on_import: bool = False
+    of_process: bool = False
     places: set[Place] = field(default_factory=set)
 
 
@@ -98,7 +100,7 @@ def _noting_calls_of(function: Callable[..., Any], only_users: bool) -> Callable
         if _noting and not (only_users and _is_of_library(sys._getframe(1))):  # an import may keep it for ever
             seeds = [value for value in (*values, *named.values()) if not isinstance(value, random.Random | None)]
             if not seeds or function.__name__ != "seed":
-                _note_read()
+                _note_read(function.__name__ == "getpid")
         return function(*values, **named)
 
     return noted
@@ -110,8 +112,8 @@ def _is_of_library(frame: FrameType) -> bool:
     return top in sys.stdlib_module_names or not INSTALLED.isdisjoint(Path(frame.f_code.co_filename).parts)
 
 
-def _note_read() -> None:
-    """Note that code of an environment reads what differs."""
+def _note_read(of_process: bool) -> None:
+    """Note that an environment reads what differs between processes."""
     callers: list[tuple[CodeType, int]] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("rekindle."):
@@ -121,6 +123,7 @@ def _note_read() -> None:
         if any(code.co_name == "<module>" for code, _ in callers):
             reads.on_import = True
         elif callers:
+            reads.of_process |= of_process
             reads.places.add(tuple(callers))
 
 
@@ -157,7 +160,7 @@ def first_constructor(id: str) -> Iterator[None]:
 
 
 def note_kept(id: str, modules: Collection[str], before: Reads, again: Reads) -> None:
-    """Suspect modules that have read once what differs between processes.
+    """Suspect modules that have read what differs between processes, but not again.
 
     Args:
         id: id of the environment.
@@ -165,7 +168,7 @@ def note_kept(id: str, modules: Collection[str], before: Reads, again: Reads) ->
         before: reads of its first episodes.
         again: reads of the same episodes in new environments; what these read, the comparison of the episodes tests.
     """
-    if (firsts.get(id, set()) | before.places) - again.places:
+    if again.of_process or (firsts.get(id, set()) | before.places) - again.places:
         suspects.update(modules)
 
 

@@ -83,6 +83,7 @@ def test_an_environment_whose_import_reads_what_differs_between_processes_is_lab
         ("entropy", "reset", False),
         ("entropy", "each", True),
         ("process", "constructor", False),
+        ("process", "every reset", False),
         ("counter", "reset", False),
         ("global", "constructor", True),
         ("global", "reset", True),
