@@ -36,6 +36,7 @@ from .hyperparameters import stack_hyperparameters
 from .learner_state import check_counters
 from .rng import streams
 from .runtime import EVALUATION_ENVS, EVALUATION_EPISODES
+from .runtime.jax_programs import forget_programs
 from .runtime.metric_means import Tally
 from .runtime.own_code import named_digest
 from .runtime.progress import tick
@@ -305,6 +306,7 @@ class BaseLearner:
         Returns:
             The metrics, or None if training stopped before the end of the epoch.
         """
+        forget_programs()
         if not self.tally.count:
             self.begin_epoch()
         while getattr(self, self.unit) < (self.epochs + 1) * self.epoch_size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -19,6 +20,7 @@ from rekindle.tasks.adapters.model_spaces import OF_SBX
 from rekindle.tasks.adapters.sb3 import SB3
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.runtime import jax_programs
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL = {"policy_kwargs": '{"net_arch": [8]}', "epoch_steps": 128, "num_envs": 2, "total_steps": 384}
@@ -194,3 +196,20 @@ def test_unknown_algorithms_of_sbx_and_unsuitable_spaces_are_refused() -> None:
         load("sb3:own_jax_models:Averaged")
     with pytest.raises(UnsupportedSpace, match="sbx:SAC cannot act in CartPole-v1: The algorithm only supports"):
         load("sbx:SAC")("CartPole-v1").init().probe()
+
+
+@pytest.mark.parametrize("most", ["100", None])
+def test_programs_of_jax_are_forgotten_where_they_take_half_of_the_maps(
+    most: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if most is not None:
+        (tmp_path / "most").write_text(f"{most}\n")
+        monkeypatch.setattr(jax_programs, "MOST_MAPS", tmp_path / "most")
+    task = load("sbx:PPO")("CartPole-v1", seed=3).init(**{**ON, "n_epochs": 1})
+    program = jax.jit(lambda x: x + 1)
+    program(1.0)
+    task.fit(1)
+    assert program._cache_size() == (most is None)
+    first, again = task.digest, load("sbx:PPO")("CartPole-v1", seed=3).init(**{**ON, "n_epochs": 1})
+    again.fit(1)
+    assert again.digest == first
