@@ -1,8 +1,8 @@
 """Conditions of a training process, around the algorithms.
 
 The guard against broken states, operating-system signals, limits on the time of others' code, observers, mean metrics,
-fingerprints of versions and of the user's code, finalizers and warning filters belong here. Only episode windows and
-mean metrics are part of a task's state.
+fingerprints of versions and of the user's code, threads of torch and JAX, JAX's programs, finalizers and warning
+filters belong here. Only episode windows and mean metrics are part of a task's state.
 """
 
 # Here, since parsers and readers of results import no torch:
