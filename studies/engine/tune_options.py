@@ -32,7 +32,7 @@ from ..study.config import (
 from ..study.environments import TOGETHER, across_options, check_alike, is_across, races
 from ..study.objectives import DEFAULT, objective_options, own_objective, ranks_by_score
 from ..study.portfolio import FEWEST, portfolio_option
-from ..study.repeats import repeats_option
+from ..study.repeats import default_repeats, repeats_option
 from ..study.searched import defaults_except, known_values, open_space, with_preset
 from .checked_config import make_config, make_population
 from .evaluating import eval_steps_of
@@ -116,11 +116,13 @@ def study_config(
     if config.env and whole and not config.scheduling.population:
         config = _with(config, {WIDENS: True})
     opens = whole and not known and options["portfolio"] != "off" and not racing and config.scheduler in OPENING
-    portfolio = portfolio_option(config, algorithm) if opens else {}
+    no_repeats = _no_repeats(config)
+    repeats = default_repeats(config, no_repeats) if options["repeats"] is None else options["repeats"]
+    portfolio = portfolio_option(config, algorithm, repeats) if opens else {}
     config = _with(config, portfolio) if portfolio else _with_starts(config, algorithm)
     if opens and WIDENS in config.options and "known" not in config.options and config.trials[0] >= FEWEST:
         config = _with(config, {OPENS: True})
-    config = _with(config, repeats_option(config, options["repeats"], _no_repeats(config)))
+    config = _with(config, repeats_option(config, options["repeats"], no_repeats))
     steps = eval_steps_of(config, algorithm)
     return config if steps is None else _with(config, {EVAL_STEPS: steps})
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, flatten
@@ -38,26 +37,28 @@ def portfolio(task: str) -> Sequence[Mapping[str, Any]]:
 def opening(algorithm: type[Task], env: Any) -> Sequence[Mapping[str, Any]]:
     """Return configurations for the first trials of a study, in their order.
 
-    Where the study chooses among algorithms, the defaults of each come first, then the second of each portfolio, and so
-    on.
+    Where the study chooses among algorithms, the defaults of each come first, then the others of each portfolio.
     """
     starts = algorithm.starts(env)
     if not starts:
         return portfolio(algorithm.name)
     names = [algorithm.chosen(env, start)[0].name for start in starts]
-    rounds = zip_longest(*(portfolio(name)[1:] for name in names))
-    further = ((name, values) for of_round in rounds for name, values in zip(names, of_round, strict=True) if values)
-    return [*starts, *(algorithm.named(name, values) for name, values in further)]
+    return [*starts, *(algorithm.named(name, values) for name in names for values in portfolio(name)[1:])]
 
 
-def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
+def portfolio_option(config: Config, algorithm: type[Task], repeats: int) -> dict[str, Any]:
     """Return the option of a study that tries a portfolio, or {}.
 
-    At most half of the trials are from it, but where the study chooses among algorithms, as many as there are
-    algorithms, since after a few epochs some have hardly begun to learn. Where these are more than half of a study
-    that is given time alone, all are from it: too few would be left to learn from. Other studies of less than FEWEST
-    have none. Hyperparameters that the user fixed, or that have no effect in the environment, keep the study's values.
-    Others may be beyond what is searched.
+    At most half of the trials are from it. Where the study chooses among algorithms, all are that repeat no others,
+    since a result or two of an algorithm teach a sampler little; but in a study that is given time alone, half if that
+    is room for all algorithms, since its size follows from that. Studies of a single algorithm with less than FEWEST
+    trials have none. Hyperparameters that the user fixed, or that have no effect in the environment, keep the study's
+    values. Others may be beyond what is searched.
+
+    Args:
+        config: the study's configuration.
+        algorithm: class of its tasks.
+        repeats: number of its trials that repeat others.
     """
     size, starts = config.trials[0], algorithm.starts(config.env)
     trials: dict[str, dict[str, Any]] = {}
@@ -65,9 +66,9 @@ def portfolio_option(config: Config, algorithm: type[Task]) -> dict[str, Any]:
         trials |= _trial(config, algorithm, start)
     if len(trials) < 2 and size < FEWEST:
         return {}
-    most = max(size // 2, len(trials))
-    if SIZED in config.options and len(trials) > size / 2:
-        most = size
+    half = size // 2
+    fills = len(trials) > (half if SIZED in config.options else 1)
+    most = max(size - repeats, len(trials)) if fills else half
     for values in opening(algorithm, config.env)[len(starts) :]:
         if len(trials) < most:
             trials |= _trial(config, algorithm, values)

@@ -28,12 +28,24 @@ class Repeat:
     seed: int
 
 
+def default_repeats(config: Config, why_not: str | None) -> int:
+    """Return how many trials repeat the best ones by default.
+
+    It is one of eight trials in an environment, at most MOST, where they are possible.
+
+    Args:
+        config: the study's configuration.
+        why_not: why they are not possible, or None.
+    """
+    return min(MOST, config.trials[0] // REPEAT_ONE_OF) if config.env and why_not is None else 0
+
+
 def repeats_option(config: Config, repeats: int | None, why_not: str | None) -> dict[str, int]:
     """Return the option of a study with repeats, or {}.
 
     Args:
         config: the study's configuration.
-        repeats: number of them; None for one of eight trials in an environment, at most MOST, where they are possible.
+        repeats: number of them; None for `default_repeats`, as far as there are trials that are not given.
         why_not: why they are not possible, or None.
 
     Raises:
@@ -42,7 +54,7 @@ def repeats_option(config: Config, repeats: int | None, why_not: str | None) -> 
     trials, first = config.trials[0], len(config.first_trials)
     most = min(trials // 2, trials - first)
     if repeats is None:
-        repeats = min(MOST, trials // REPEAT_ONE_OF, most) if config.env and why_not is None else 0
+        repeats = min(default_repeats(config, why_not), most)
     check_count("repeats", repeats, least=0)
     if repeats and why_not is not None:
         raise BadConfig(f"--repeats {repeats} trains the best trials again, but {why_not}; leave it out")
