@@ -188,6 +188,12 @@ class BehavioursLearner(Learner):
         self.run_block()
         return {}
 
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        if self.envs.mode == "restart":
+            for view in self.shared.views.values():
+                view.begin_episodes()
+
     def run_block(self) -> list[list[Metrics]]:
         """Train all learners for one block, or end their epoch.
 

@@ -240,6 +240,10 @@ class BehaviourView(Envs):
     def reset(self) -> None:
         """Start again with empty tallies at the shared environments' current observations."""
         self._clear_episodes()
+        self.begin_episodes()
+
+    def begin_episodes(self) -> None:
+        """Begin new episodes at the shared environments' current observations."""
         self.returns, self.elapsed = np.zeros(self.size), np.zeros(self.size, np.int64)
         self.see()
 

@@ -489,14 +489,31 @@ class LoneHunter(gym.Env[Any, Any]):
 gym.register("LoneHunter-v0", LoneHunter)
 
 
-def test_one_agent_learns_as_in_a_plain_environment() -> None:
+@pytest.mark.parametrize("restore", ["", "restart"])
+def test_one_agent_learns_as_in_a_plain_environment(restore: str) -> None:
     settings = {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2}
-    several = Behaviours("pettingzoo/hunt_env:Lone", seed=3).init(epoch_steps=64, num_envs=2, hunter=settings)
-    alone = PPO("LoneHunter-v0", seed=3).init(epoch_steps=64, num_envs=2, **settings)
+    env = EnvSpec("pettingzoo/hunt_env:Lone", restore=restore)
+    several = Behaviours(env, seed=3).init(epoch_steps=64, num_envs=2, hunter=settings)
+    alone = PPO(EnvSpec("LoneHunter-v0", restore=restore), seed=3).init(epoch_steps=64, num_envs=2, **settings)
     for task in (several, alone):
         task.fit(2)
-    assert several.metrics["policy_loss.hunter"] == alone.metrics["policy_loss"]
+    for metric in ("policy_loss", "episode_return", "episode_length"):
+        assert several.metrics[f"{metric}.hunter"] == alone.metrics[metric]
     assert several.evaluate() == alone.evaluate()
+
+
+@pytest.mark.parametrize("case", [TestHunt, TestSelfPlay])
+def test_agents_resume_exactly_where_epochs_begin_with_new_environments(case: Any) -> None:
+    def task() -> Behaviours:
+        return Behaviours(EnvSpec(case.env, restore="restart"), seed=3).init(**case.hyperparameters)
+
+    whole, stopped, resumed = task(), task(), task()
+    whole.fit(3)
+    stopped.fit(2)
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.fit(3)
+    assert resumed.digest == whole.digest
+    assert resumed.metrics == whole.metrics
 
 
 def test_a_task_is_sent_to_another_process() -> None:
