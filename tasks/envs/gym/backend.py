@@ -25,6 +25,7 @@ from ..base.failures import close_env, close_or_warn
 from ..base.observations import Observations
 from ..base.spec import EnvSpec
 from . import snapshot
+from .chance import generator_marks, watched_generators
 from .make import Env, action_space_of, begin_episode, check_actions, make_env, make_for_episode, of_reset
 from .rewards import check_step
 from .surroundings import UNGUARDED, Guards
@@ -104,6 +105,12 @@ class Backend(Protocol):
 
         If `fresh`, that is a new one each time.
         """
+
+    def marks(self) -> Mapping[str, str]:
+        """Return digests of the global generators' states, in the processes that step."""
+
+    def draws(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> list[str]:
+        """Return the global generators that an episode, played again, draws from."""
 
     def take(self, indices: Sequence[int]) -> list[Array]:
         """Return the simulators' states."""
@@ -212,6 +219,15 @@ class InProcess:
         [env] = self.spares
         begin_episode(env, self.spec, seed, of_reset(options), self.actions)
         return self._play(env, actions)
+
+    def marks(self) -> Mapping[str, str]:
+        return generator_marks()
+
+    def draws(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> list[str]:
+        used: set[str] = set()
+        with watched_generators(used):
+            self.play_again(index, seed, options, actions, fresh)
+        return sorted(used)
 
     def _play(self, env: Env, actions: Array) -> Outcome:
         """Step through actions (T, ...), at least one, until the episode ends."""

@@ -6,7 +6,7 @@ episode differs is labelled from there on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +17,6 @@ from ...errors import TaskError, is_lack_of_memory, text_of
 from ..base.envs import Array, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .backend import Backend, Options, Outcome
-from .chance import generator_marks, watched_generators
 from .restore import DRAW, Restore
 
 Result = TypeVar("Result")
@@ -111,12 +110,12 @@ class Checks:
         self.steps: NDArray[np.int64] = np.zeros(self.members, np.int64)
         self.last: dict[int, Ended] = {}
         self.longest: dict[int, list[Ended]] = {}
-        self.marks: dict[str, str] | None = None
+        self.marks: Mapping[str, str] | None = None
 
-    def count_step(self) -> None:
+    def count_step(self, backend: Backend) -> None:
         """Count a step of all environments."""
         if self.marks is None:
-            self.marks = generator_marks()
+            self.marks = backend.marks()
         self.steps += 1
 
     def add(self, episode: Ended, raised: bool, backend: Backend) -> None:
@@ -143,7 +142,7 @@ class Checks:
         for p, episode in self.last.items():
             if CHECKED_IF_IT_AGES * episode.outcome.steps <= self.steps[p] * self.num_envs:
                 self._compare(episode, backend)
-        if self.longest and self.marks != generator_marks():
+        if self.longest and self.marks != backend().marks():
             for p in self.longest:
                 self._find_draws(p, backend)
         self.last.clear()
@@ -155,13 +154,11 @@ class Checks:
         for episode in self.longest[p]:
             if self.reasons.get(p):
                 return
-            used: set[str] = set()
-            with watched_generators(used):
-                twice(partial(backend().play_again, episode.at, *_arguments(episode), self.renew))
-            if used:
+            used = twice(partial(backend().draws, episode.at, *_arguments(episode), self.renew))
+            if used and not isinstance(used, str):
                 self.reasons.setdefault(p, []).append(
                     f"{self.spec.id}: episode {episode.number} of environment {episode.at % self.num_envs} draws from "
-                    f"the global generator of {' and '.join(sorted(used))}, which the self-test's short episodes do "
+                    f"the global generator of {' and '.join(used)}, which the self-test's short episodes do "
                     f"not; {DRAW}"
                 )
 

@@ -172,6 +172,8 @@ class GymEnvs(Envs):
             self.checked = True
         if self.must_begin_epoch:
             raise RuntimeError(f"{self.spec.id}: begin_epoch must follow load_member, since it restarts at each epoch")
+        if self.is_checked:
+            self.checks.count_step(self.backend)
         decoded = self.actions.decode(actions)
         result = self.backend.step(decoded, self.playing)
         next_obs, reward, terminated, truncated, info = result
@@ -179,7 +181,6 @@ class GymEnvs(Envs):
             for recorded, action in compress(zip(self.history, decoded, strict=True), self.playing):
                 recorded.append(action)
         self.untouched = False
-        self.checks.count_step()
         self.returns += reward
         self.elapsed += self.playing
         self.info.add(info)

@@ -132,6 +132,12 @@ class Pool:
     def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
         raise NotImplementedError("a pool restarts at each epoch")
 
+    def marks(self) -> Mapping[str, str]:
+        return {}
+
+    def draws(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> list[str]:
+        raise NotImplementedError("a pool restarts at each epoch")
+
     def take(self, indices: Sequence[int]) -> list[Array]:
         raise NotImplementedError("a pool restarts at each epoch")
 

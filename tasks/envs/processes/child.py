@@ -93,9 +93,13 @@ class _Server:
             return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
         if request_kind == "replay":
             return _told(self.backend.replay(indices, arrays))
-        if request_kind == "play_again":
-            begin = indices[0], request["seed"], request["options"], arrays[0], request["fresh"]
-            return _told([self.backend.play_again(*begin)])
+        if request_kind in ("play_again", "draws"):
+            episode = indices[0], request["seed"], request["options"], arrays[0], request["fresh"]
+            if request_kind == "draws":
+                return {"draws": self.backend.draws(*episode)}, []
+            return _told([self.backend.play_again(*episode)])
+        if request_kind == "marks":
+            return {"marks": self.backend.marks()}, []
         if request_kind == "take":
             return {}, self.backend.take(indices)
         assert request_kind == "put", request_kind

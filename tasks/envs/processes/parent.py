@@ -134,11 +134,18 @@ class Processes:
         return outcomes
 
     def play_again(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> Outcome:
-        begin = {"seed": seed, "options": None if options is None else dict(options), "fresh": fresh}
-        content = {"kind": "play_again", **begin}
-        [(_, answer)] = self._ask([index], lambda rows: (content, [actions]))
+        [(_, answer)] = self._ask_again("play_again", index, seed, options, actions, fresh)
         [outcome] = _outcomes(answer)
         return outcome
+
+    def marks(self) -> Mapping[str, str]:
+        answers = self._exchange(dict.fromkeys(range(len(self.children)), ({"kind": "marks", "indices": ()}, ())))
+        return {f"{w} {name}": mark for w, (content, _) in answers.items() for name, mark in content["marks"].items()}
+
+    def draws(self, index: int, seed: int, options: Options, actions: Array, fresh: bool) -> list[str]:
+        [(_, (content, _))] = self._ask_again("draws", index, seed, options, actions, fresh)
+        names: list[str] = content["draws"]
+        return names
 
     def take(self, indices: Sequence[int]) -> list[Array]:
         answers = self._ask(indices, lambda rows: ({"kind": "take"}, ()))
@@ -151,6 +158,13 @@ class Processes:
             self.past[i][-1].snapshot = snapshot
 
     # --- messages ---
+
+    def _ask_again(
+        self, request: str, index: int, seed: int, options: Options, actions: Array, fresh: bool
+    ) -> list[tuple[list[int], Answer]]:
+        """Ask the process of an environment to play an episode again."""
+        begin = {"seed": seed, "options": None if options is None else dict(options), "fresh": fresh}
+        return self._ask([index], lambda rows: ({"kind": request, **begin}, [actions]))
 
     def _ask(self, indices: Sequence[int], make: Callable[[list[int]], Request]) -> list[tuple[list[int], Answer]]:
         """Ask each process about its environments.

@@ -193,10 +193,10 @@ def test_users_are_told_that_nothing_lasts_where_each_episode_has_a_new_environm
     assert advice.endswith('or keep all within an epoch: {"id": ..., "restore": "restart"}')
 
 
-def test_draws_from_global_generators_that_the_self_test_does_not_reach_are_found_in_training() -> None:
-    tasks = [
-        PPO(EnvSpec("faulty_envs:faults/Deep-v0"), seed=seed).init(**SMALL | {"epoch_steps": 400}) for seed in (0, 1)
-    ]
+@pytest.mark.parametrize("processes", [0, 2])
+def test_draws_from_global_generators_that_the_self_test_does_not_reach_are_found_in_training(processes: int) -> None:
+    spec, values = EnvSpec("faulty_envs:faults/Deep-v0"), SMALL | {"epoch_steps": 400}
+    tasks = [PPO(spec, seed=seed, env_processes=processes).init(**values) for seed in (0, 1)]
     Cohort(tasks).fit(1)
     for task in tasks:
         [reason] = task.inexact
