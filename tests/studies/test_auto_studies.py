@@ -65,7 +65,7 @@ def test_a_study_chooses_an_algorithm_and_is_confirmed_and_reported(sqlite_url: 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "cmaes", "qmc", "nsgaii"])
 def test_samplers_choose_algorithms_equally_with_three_workers(url: str, sampler: str) -> None:
-    chosen = config(sampler=sampler, trials=8)
+    chosen = config(sampler=sampler, trials=8, portfolio="off")
     by_three = run_by_three(url, chosen)
     assert run(url, chosen, "alone") == by_three
 
