@@ -255,7 +255,7 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
     sentences = [baselines_text(baselines).capitalize()]
     if lengths := probe.lengths:
         ends = probe.terminated / len(lengths)
-        span = f"{min(lengths)} to {max(lengths)}" if min(lengths) < max(lengths) else f"{lengths[0]}"
+        span = f"{min(lengths):,} to {max(lengths):,}" if min(lengths) < max(lengths) else f"{lengths[0]:,}"
         how = {0.0: "all are truncated", 1.0: "all terminate"}.get(ends, f"{share(ends)} of them terminate")
         sentences.append(f"Episodes take {span} steps, and {how}")
     if probe.zero_rewards is not None and (rewards := probe.rewards) is not None:
@@ -265,7 +265,7 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
         sentences.append("The agents' rewards add up to 0 in every step")
     scale = probe.observations
     if scale is not None and scale.low is not None and scale.high is not None and scale.drift is not None:
-        low, high = in_digits([scale.low, scale.high])
+        low, high = map(in_digits_alone, (scale.low, scale.high))  # together, sizes far apart take many digits
         drift = f", and they drift by {scale.drift:.1f} of them" if scale.drift > 1 else ""
         sentences.append(f"Observations have standard deviations of {low} to {high}{drift}")
     if (restore := probe.restore) is not None:
@@ -295,14 +295,14 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
         )
     if not probe.lengths and probe.slow is None:
         texts.append(
-            f"no episode ended within {probe.steps} steps; without a time limit (max_episode_steps), evaluations "
+            f"no episode ended within {probe.steps:,} steps; without a time limit (max_episode_steps), evaluations "
             "take very long"
         )
     policies = probe.steps - sum(probe.lengths)  # their steps, if none of their episodes ended
     if probe.lengths and probe.untrained and not any(probe.untrained) and policies > STUCK * max(probe.lengths):
         texts.append(
-            f"random actions end their episodes within {max(probe.lengths)} steps, but untrained policies none within "
-            f"{policies:,}: they may get stuck, as by actions without effect; unless it has a time limit "
+            f"random actions end their episodes within {max(probe.lengths):,} steps, but untrained policies none "
+            f"within {policies:,}: they may get stuck, as by actions without effect; unless it has a time limit "
             "(max_episode_steps), evaluations take very long"
         )
     if probe.zero_rewards == 1:
@@ -325,7 +325,7 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
     if scaled := [name for name in wider if name.endswith("scale_reward")]:
         texts.append(f"rewards are far from 1, so that many trials scale them ({', '.join(scaled)})")
     if further := [name for name in wider if name.endswith("gamma") and not name.endswith("rnd.gamma")]:
-        texts.append(f"episodes take up to {max(probe.lengths)} steps, so {', '.join(further)} may be nearer to 1")
+        texts.append(f"episodes take up to {max(probe.lengths):,} steps, so {', '.join(further)} may be nearer to 1")
     return texts
 
 

@@ -184,7 +184,7 @@ def test_bad_environments_get_a_line_each() -> None:
     assert output.text == (
         "Random actions return 1.00 (1 episode), untrained policies return 1.00 (1 episode). Episodes take 4 to 6 "
         "steps, and 50% of them terminate. 50% of rewards are 0; their standard deviation is 0.500. Observations have "
-        "standard deviations of 0.100 to 1.000, and they drift by 1.5 of them. Its state is restored exactly (replay: "
+        "standard deviations of 0.100 to 1.00, and they drift by 1.5 of them. Its state is restored exactly (replay: "
         "it repeats). Observations have goals."
     )
     for change, line in [
@@ -196,7 +196,7 @@ def test_bad_environments_get_a_line_each() -> None:
         ),
         (
             {"lengths": [], "random": [], "untrained": [[]]},
-            "no episode ended within 2000 steps; without a time limit (max_episode_steps), evaluations take very long",
+            "no episode ended within 2,000 steps; without a time limit (max_episode_steps), evaluations take very long",
         ),
         (
             {"lengths": [100, 101], "untrained": [[], []]},
@@ -221,4 +221,8 @@ def test_bad_environments_get_a_line_each() -> None:
     [scaled] = described(GOOD | {"largest_pixel": 10}, wider=["ppo.model.largest_pixel"]).warnings
     assert scaled.endswith(", of 255, so that many trials scale them (ppo.model.largest_pixel)")
     assert "The agents' rewards add up to 0 in every step." in described(GOOD | {"zero_sum": True}).text
+    scale = {"low": 6e-5, "high": 3929.6, "mean": 1.0, "drift": 0.0}
+    far = described(GOOD | {"lengths": [5000], "observations": scale})
+    assert "Observations have standard deviations of 0.0000600 to 3,930." in far.text
+    assert "Episodes take 5,000 steps" in far.text
     assert probes.baselines_text({}) == ""
