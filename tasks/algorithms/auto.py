@@ -65,8 +65,9 @@ def algorithms_in(env: EnvSpec) -> tuple[str, ...]:
     """Return the names of the algorithms that can learn in an environment.
 
     Raises:
-        UnsupportedSpace: none can.
+        UnsupportedSpace: none can, or there is no environment.
     """
+    AutoLearner.check_presence(env)
     names, refusals = [], []
     for name in ALGORITHMS:
         try:

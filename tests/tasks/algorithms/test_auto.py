@@ -42,6 +42,11 @@ def test_an_environment_in_which_none_learns_is_refused(monkeypatch: pytest.Monk
     auto.algorithms_in.cache_clear()
 
 
+def test_a_missing_environment_is_said_once() -> None:
+    with pytest.raises(UnsupportedSpace, match=r"^Auto learns in an environment, such as CartPole-v1, but got none$"):
+        auto.algorithms_in(EnvSpec(""))
+
+
 @pytest.mark.parametrize("name", DISCRETE)
 def test_a_trial_is_the_task_of_its_algorithm(name: str) -> None:
     config = study_config(load("auto"), "CartPole-v1", fixed=FIXED, trials=7, epochs="1", seed=5)
