@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -19,6 +20,7 @@ from .base_learner import BaseLearner
 from .catalog import ALGORITHMS, CHOICES, INSTRUMENTS, MAKERS, REFUSED
 from .errors import StateMismatch
 
+ENV_ID = r"-v\d+$"  # ends the id of an environment
 _DEFINED: dict[str, type[Any]] = {}  # tasks that this process has defined from functions, by name
 
 
@@ -53,6 +55,11 @@ def load(name: str) -> type[Any]:
     letters = name.partition(":")[0].lower().replace("_", "").replace("-", "")
     if name not in TASKS.names() and (reason := REFUSED.get(letters)):
         raise ValueError(f"{name}: {reason}")
+    if re.search(ENV_ID, name) and name not in TASKS.names():
+        raise ValueError(
+            f"a task comes before its environment, but {name!r} is the id of one; write auto {name}, or an algorithm "
+            "such as ppo in place of auto"
+        )
     if ":" in name and name not in TASKS.names():
         return _in_module(name)
     if name not in TASKS.names() and (name.endswith(".py") or name.startswith("python")):

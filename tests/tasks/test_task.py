@@ -358,6 +358,12 @@ def test_an_unknown_task_is_answered_with_the_near_one() -> None:
         load("PPO")
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "my_envs:Maze-v0"])
+def test_an_environment_in_place_of_a_task_is_told_to_come_after_it(env: str) -> None:
+    with pytest.raises(ValueError, match=f"a task comes before its environment, but '{env}' .* write auto {env}, or"):
+        load(env)
+
+
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
