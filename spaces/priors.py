@@ -66,7 +66,8 @@ def parse(text: str, name: str = "prior") -> Dimension:
     except SpaceError as error:
         raise type(error)(f"{name}: {text}: {error}") from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SpaceError(f"{name}: {text}: a prior is a word with literals, such as uniform(0, 1): {error}") from error
+        why = error.msg if isinstance(error, SyntaxError) else error  # its text names a file and a line, too
+        raise SpaceError(f"{name}: {text}: a prior is a word with literals, such as uniform(0, 1): {why}") from error
 
 
 def _spell(dimension: Dimension) -> tuple[str, list[str], dict[str, Any]]:

@@ -91,7 +91,10 @@ def test_texts_may_be_written_as_orion_writes_them(text: str, dimension: Dimensi
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("uniform(0, 1", r"^lr: uniform\(0, 1: a prior is a word with literals, such as uniform\(0, 1\)"),
+        (
+            "uniform(0, 1",
+            r"^lr: uniform\(0, 1: a prior is a word with literals, such as uniform\(0, 1\): '\(' was never closed$",
+        ),
         ("3", r"^lr: 3: a prior is written word\(arguments\)"),
         ("np.uniform(0, 1)", r"a prior is written word\(arguments\)"),
         ("unifrom(0, 1)", r"there is no prior 'unifrom'; did you mean uniform\?"),
