@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 LONG = ("digest", "help", "kept", "more", "searched", "until", "when")  # columns whose text may wrap
 MANY_ROWS = 12  # hyperparameters of the best trials that are all shown
+MANY_NAMES = 24  # of those at their defaults that are all named
 WHOLE = 2.0**53  # below this, an integral number is a count and is shown with all digits
 UNFINISHED = {"ready": "...", "failed": "failed"}  # shown in place of a segment's result, by its state
 
@@ -75,7 +76,8 @@ def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), *
 def print_best(out: Console, study: StudyView, searched: Mapping[str, Any]) -> None:
     """Print the best trials with their searched hyperparameters.
 
-    If there are more than MANY_ROWS, those at their default in all of these trials are only named below the table.
+    If there are more than MANY_ROWS, those at their default in all of these trials are only named below the table, or
+    counted, if there are more than MANY_NAMES.
 
     Args:
         out: console.
@@ -88,7 +90,8 @@ def print_best(out: Console, study: StudyView, searched: Mapping[str, Any]) -> N
     if study.best and study.best.violation:
         note(out, f"{infeasible(study)}; those that violate it least come first")
     if named:
-        out.print(f"[bright_black]at their defaults in all of these trials: {harmless(', '.join(named))}[/]\n")
+        names = ", ".join(named) if len(named) <= MANY_NAMES else counted(len(named), "further hyperparameter")
+        out.print(f"[bright_black]at their defaults in all of these trials: {harmless(names)}[/]\n")
 
 
 def _is_default(name: str, value: Any, trials: Sequence[TrialView]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from rekindle.studies.cli.output.tables import MANY_ROWS, print_best
+from rekindle.studies.cli.output.tables import MANY_NAMES, MANY_ROWS, print_best
 from rekindle.studies.engine.views import StudyView, TrialView
 from rich.console import Console
 
@@ -39,6 +39,12 @@ def test_of_many_hyperparameters_those_at_their_defaults_are_named_only() -> Non
     fronted = [row.replace(objectives={"return": 1.0, "loss": 2.0}) for row in (trial(0, h3=0.1), trial(1))]
     assert printed(fronted, defaults, objectives=both, front=[1])[0] == []
     assert printed(fronted, defaults, objectives=both, front=[1, 0])[0] == ["h3"]
+
+
+def test_very_many_hyperparameters_at_their_defaults_are_counted_only() -> None:
+    many = dict.fromkeys((f"h{n}" for n in range(MANY_NAMES + 2)), 0.5)
+    rows, named = printed([trial(0, **{**many, "h3": 0.1})], many)
+    assert (rows, named) == (["h3"], f"{MANY_NAMES + 1} further hyperparameters")
 
 
 def test_few_hyperparameters_are_all_shown() -> None:
