@@ -28,11 +28,11 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.rank_correlation import spearman
 from ..statistics.tails import f_normal
 from ..storage.rows import Event, Segment, Trial, score_of
-from ..study.config import Config
+from ..study.config import SIZED, Config
 from ..study.environments import is_across
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of, ranks_by_score
-from .cures import Finding
+from .cures import Finding, longer_option
 from .importance import (
     CLEAR,
     ImportancesView,
@@ -366,6 +366,8 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
 
 def _rung_finding(rows: Rows, text: str) -> Finding:
     """Return a finding about the first rung, with a cure."""
+    if SIZED in rows.config.options:  # with --epochs, algorithms would compete for equal steps, not for equal time
+        return Finding("first rung", text, f"compare after more steps ({longer_option(rows.config)} for a new study)")
     epochs = rows.config.rungs
     middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))
     compare = f"compare later (--epochs {middle}:{epochs[-1]}), or " if epochs[0] < middle < epochs[-1] else ""

@@ -211,11 +211,14 @@ def _by_environment(confirmation: ConfirmationView) -> Table:
     return table
 
 
-def misleading(rung: AgreementView, rungs: Sequence[int]) -> str:
-    """Return a note about a misleading rung, with a cure."""
-    last, epochs = rungs[-1], counted(rung.epochs, "epoch")
-    cure = f"--epochs {rung.next}:{last} compares later" if rung.next < last else "--scheduler none prunes none"
-    cure = f"a new study with {cure}\n"
+def misleading(rung: AgreementView, options: str) -> str:
+    """Return a note about a misleading rung, with a cure.
+
+    Args:
+        rung: the rung.
+        options: options of a study that prunes less by it, and what they do.
+    """
+    epochs, cure = counted(rung.epochs, "epoch"), f"a new study with {options}\n"
     if rung.correlation is None or rung.interval is None:
         return (
             f"all {rung.trials} trials have the same result after {epochs}, but later ones differ, so chance "

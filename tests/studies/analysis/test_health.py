@@ -381,15 +381,16 @@ def test_a_first_rung_that_tells_the_last_one_is_seldom_blamed() -> None:
 
 
 def test_the_cure_of_a_misleading_first_rung_is_a_later_one() -> None:
-    def cure(*epochs: int) -> str:
+    def cure(*epochs: int, **options: Any) -> str:
         segments = rungs(np.arange(12.0), -np.arange(12.0), 12)
-        config = SimpleNamespace(rungs=epochs, scheduling=SCHEDULERS["halving"])
+        config = SimpleNamespace(rungs=epochs, scheduling=SCHEDULERS["halving"], options=options)
         rows: Any = SimpleNamespace(config=config, segments=segments)
         return next(first_rung_misleads(rows)).cure
 
     assert cure(1, 3, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
     assert cure(1, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
     assert cure(1, 2) == "prune no trial (--scheduler none)"
+    assert cure(1, 3, 9, sized={"seconds": 90.0}) == "compare after more steps (--budget 4.5m for a new study)"
 
 
 def test_configurations_that_vary_more_than_seeds_are_seldom_blamed() -> None:

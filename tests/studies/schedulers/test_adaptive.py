@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from rekindle import tune
 from rekindle.studies.cli import main
+from rekindle.studies.cli.commands.outcome import _less_misled
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.sizing import Sized
 from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.engine.views import AgreementView
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted
@@ -22,7 +25,7 @@ from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.statistics.rank_correlation import Agreement
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import Config, parse_epochs
+from rekindle.studies.study.config import SIZED, Config, parse_epochs
 from rekindle.tasks.algorithms.surrogate import Surrogate
 from simulating import Told
 from studying import run, run_by_three, tiny
@@ -177,6 +180,13 @@ def test_the_table_warns_of_a_rung_on_which_all_trials_are_equal(
     output = " ".join(capsys.readouterr().out.split())
     warning = "all 18 trials have the same result after 1 epoch, but later ones differ, so chance decided which were"
     assert f"{warning} pruned there; a new study with {cure}" in output
+
+
+def test_a_misled_study_by_time_is_told_to_take_more_of_it() -> None:
+    sized = {SIZED: Sized(90.0, {"ppo": 1e-4}).to_json()}
+    study = replace(config((8,)), options=sized)
+    rung = AgreementView(epochs=1, next=2, trials=8, correlation=None, interval=None, misleads=True)
+    assert _less_misled(rung, study) == "--budget 4.5m compares after more steps"
 
 
 def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:
