@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -45,6 +45,17 @@ def longer_option(config: Config) -> str:
     return f"--epochs {config.rungs[0]}:{3 * config.rungs[-1]}"
 
 
+def _memory(config: Config, declared: Collection[str]) -> str:
+    """Return options that give policies a memory; "" if they have one."""
+    if "algorithm" not in declared:
+        name, options = "model.memory", ""
+    else:
+        task = config.fixed.get("algorithm", "ppo")
+        name, options = f"{task}.model.memory", f"--set algorithm={task} "
+    memoryless = name in declared and name not in config.open and config.fixed.get(name, "none") == "none"
+    return f"{options}--set {name}=lstm" if memoryless else ""
+
+
 def cures(config: Config, probe: Probe) -> str:
     """Return what may help trials of this study to learn."""
     view = probe if isinstance(probe, ProbeView) else None
@@ -78,4 +89,6 @@ def cures(config: Config, probe: Probe) -> str:
     chooses = "algorithm" in config.searched.flat()
     if not chooses and (other := next((name for name in others if name != config.task), None)):
         cures.append(f"try another algorithm (rekindle tune {other} ...)")
+    if zeros < 1 and not (observations and observations.high == 0) and (memory := _memory(config, declared)):
+        cures.append(f"give it a memory, if earlier observations matter ({memory})")
     return ", or ".join([", ".join(cures[:-1]), cures[-1]]) if len(cures) > 1 else cures[0]

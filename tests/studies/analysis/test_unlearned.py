@@ -261,7 +261,7 @@ def test_the_cure_fits_the_environment_and_the_end_of_tune_tells_it(
     assert (
         "cure: explore more (--set use_sde=true), scale observations (--set normalize_obs=true), train longer" in output
     )
-    assert "or try another algorithm (rekindle tune sac ...)" in output
+    assert "try another algorithm (rekindle tune sac ...), or give it a memory, if earlier observations" in output
     said = " ".join(cli("diagnose", "s", *storage)[1].split())
     assert "importances need results that are better than those of an untrained policy, beyond chance" in said
     few = ["--trials=2", *options[1:]]
@@ -281,6 +281,19 @@ def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is
     )
 
 
+def test_a_cure_is_a_memory_of_a_policy_that_has_none() -> None:
+    some: dict[str, Any] = {"random": [0.0, 1.0], "untrained": [], "zero_rewards": 0.9, "actions": "Discrete"}
+
+    def cure(task: str, **fixed: Any) -> str:
+        config = study_config(load(task), "CartPole-v1", fixed=fixed, trials=8, epochs="1:9")
+        return cures(config, seen(**some)).partition(", or give it a memory, if earlier observations matter ")[2]
+
+    assert cure("ppo") == cure("dqn") == "(--set model.memory=lstm)"
+    assert cure("auto") == "(--set algorithm=ppo --set ppo.model.memory=lstm)"
+    assert cure("auto", algorithm="dqn") == "(--set algorithm=dqn --set dqn.model.memory=lstm)"
+    assert cure("ppo", model={"memory": "gru"}) == cure("ars") == ""
+
+
 def test_the_cure_of_returns_that_never_differ_is_curiosity_and_that_of_a_budget_a_larger_one() -> None:
     config = study_config(load("dqn"), "MountainCar-v0", trials=8, epochs="1:9")
     alike: dict[str, Any] = {"random": [-200.0] * 5, "untrained": [], "zero_rewards": 0.0, "actions": "Discrete"}
@@ -288,9 +301,10 @@ def test_the_cure_of_returns_that_never_differ_is_curiosity_and_that_of_a_budget
         "explore more (--set rnd.use=true --set n_step=1), train longer (--epochs 1:27)"
     )
     sized = replace(config, options={**config.options, SIZED: Sized(90.0, {"dqn": 1e-4}).to_json()})
-    other = "or try another algorithm (rekindle tune ppo ...)"
+    other = "try another algorithm (rekindle tune ppo ...)"
+    memory = "or give it a memory, if earlier observations matter (--set model.memory=lstm)"
     assert cures(sized, seen(**alike | {"random": [-200.0, -150.0, -9.0]})) == (
-        f"train longer (--budget 4.5m for a new study), {other}"
+        f"train longer (--budget 4.5m for a new study), {other}, {memory}"
     )
 
 
