@@ -102,6 +102,8 @@ class ActorCritic(Stacked):
         trunk = self._trunk(hp)
         of_actor, of_critic = ([trunk[-1].features, *layers] for layers in (of_actor, of_critic))
         if self.actor_columns is not None:
+            if self.mask is not None:  # the encoder leaves it out, which is in the agent's own part
+                self.actor_columns = slice(0, self.actor_columns.stop - (self.mask.stop - self.mask.start))
             of_actor[0] = self.actor_columns.stop
         self.distribution: Distribution = (
             state_dependent(action_space, of_actor[-1], subject) if sde else distribution_for(action_space, subject)

@@ -323,6 +323,23 @@ def test_a_central_critic_sees_all_agents_and_the_actor_its_own() -> None:
         Behaviours(HUNT).init(**{"hunter.critic.central": "joint", "hunter.model.memory": "gru"})
 
 
+def test_an_actor_with_a_mask_sees_nothing_of_the_other_agents() -> None:
+    values = SMALL | {"hunter.critic.central": "joint", "hunter.agent_ids": True}
+    task = Behaviours({"id": "pettingzoo/hunt_env:Told", "masks": "info"}, seed=3).init(**values)
+    learner = task.member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    agent, obs = learner.learners["hunter"].agent, torch.from_numpy(learner.shared.views["hunter"].obs)
+    assert agent is not None
+    numbers = 1 + 3 + 2  # its distance, its mask, and which of two hunters it is
+    of_others, of_itself = obs.clone(), obs.clone()
+    of_others[..., numbers:] += 1
+    of_itself[..., numbers - 1] += 1
+    params = agent.policy.action_params(obs)
+    assert torch.equal(params, agent.policy.action_params(of_others))
+    assert not torch.equal(params, agent.policy.action_params(of_itself))
+    assert not torch.equal(agent.policy.value(obs), agent.policy.value(of_others))
+
+
 def test_a_critic_of_the_state_sees_it_beside_the_observation() -> None:
     task = Behaviours(HUNT, seed=3).init(**SMALL, **{"hunter.critic.central": "state"})
     learner = task.member_ref().learner
