@@ -86,6 +86,23 @@ class Lone(Hunt):
         return self._seen(), {"hunter_0": {}}
 
 
+class Chancy(Hunt):
+    """A hunt whose seed decides nothing."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return super().reset(None, options)
+
+
+class Deserted(Hunt):
+    """A hunt without anybody in every episode that has a seed."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        seen, infos = super().reset(seed, options)
+        if seed is not None:
+            self.agents = []
+        return seen, infos
+
+
 class Stateless(Hunt):
     """A hunt without a state."""
 

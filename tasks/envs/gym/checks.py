@@ -17,7 +17,7 @@ from ...errors import TaskError, is_lack_of_memory, text_of
 from ..base.envs import Array, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .backend import Backend, Options, Outcome
-from .restore import DRAW, Restore
+from .restore import Restore, cure_of_chance
 
 Result = TypeVar("Result")
 CLEAN = "keep what episodes depend on in the environment, and set it in every reset"
@@ -159,7 +159,7 @@ class Checks:
                 self.reasons.setdefault(p, []).append(
                     f"{self.spec.id}: episode {episode.number} of environment {episode.at % self.num_envs} draws from "
                     f"the global generator of {' and '.join(used)}, which the self-test's short episodes do "
-                    f"not; {DRAW}"
+                    f"not; {cure_of_chance(self.spec.id)}"
                 )
 
     def member_state(self, i: int) -> Tree | None:

@@ -17,7 +17,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import parse_env_id
 from gymnasium.wrappers import TimeLimit
 
-from ...errors import EnvironmentFailed, text_of
+from ...errors import EnvironmentFailed, TaskError, text_of
 from ...runtime.warning_filters import changed_filters
 from ..agents.adapter import is_joint, make_joint
 from ..base.curriculum import KWARGS
@@ -29,6 +29,7 @@ from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_array
 from .chance import OwnGenerators, first_constructor, first_import
 from .packages import advice, cure, register
 from .restarts import RestartOnError
+from .restore import generator_of
 from .rewards import WeightedReward
 
 Env = gym.Env[Any, Any]
@@ -244,12 +245,13 @@ def begin_episode(
     try:
         result = env.reset(seed=seed, **more)
     except (AssertionError, NotImplementedError, TypeError, ValueError) as error:
-        if not _refuses(env, seed, more):
+        if isinstance(error, TaskError) or not _refuses(env, seed, more):
             raise
         raise EnvSpecError(
             f"{spec.id}: an environment's reset takes any seed from 0 to 2**31 - 1, which makes episodes repeatable, "
             f"but reset(seed={seed}) raised {type(error).__name__} ({text_of(error)}), and without a seed it does "
-            "not; let it take all, by super().reset(seed=seed) and draws from self.np_random"
+            f"not; let it take all, {'' if is_joint(spec) else 'by super().reset(seed=seed) '}and draw from "
+            f"{generator_of(spec.id)}"
         ) from error
     check_actions(env, spec, actions)
     return reset_result(result, spec.id)[0]

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..base.spec import JOINT
+
 DRAW = "draw all chance from self.np_random, after super().reset(seed=seed), and keep all state in self"
+
+
+def generator_of(id: str) -> str:
+    """Return the generator that an environment should draw from."""
+    return "np.random.default_rng(seed), made in each reset" if id.startswith(JOINT) else "self.np_random"
+
+
+def cure_of_chance(id: str) -> str:
+    """Return the cure for episodes that their seeds do not decide."""
+    return f"draw all chance from {generator_of(id)}, and keep all state in self" if id.startswith(JOINT) else DRAW
 
 
 @dataclass(frozen=True)

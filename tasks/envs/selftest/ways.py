@@ -14,7 +14,7 @@ from ..gym import snapshot
 from ..gym.chance import note_kept, noted_reads
 from ..gym.layers import is_of_environment
 from ..gym.make import Env
-from ..gym.restore import DRAW, Restore
+from ..gym.restore import Restore, cure_of_chance, generator_of
 from .bench import Bench, Refuted
 from .clock import SHIFT, clock_ahead
 from .episodes import LONG, SHORT, Episode, Record, difference, first_difference, plan_of
@@ -80,11 +80,11 @@ def _of_drawn(bench: Bench, plan: list[Episode]) -> Restore:
     """Return the way to restore environments whose arguments are drawn per episode."""
     for episode in plan:
         if (differs := bench.chance(episode)) is not None:
-            return _by_chance(differs)
+            return _by_chance(differs, cure_of_chance(bench.spec.id))
     return Restore("replay", True, "each episode has a new environment, whose arguments are drawn", renew=True)
 
 
-def _by_chance(differs: str, cure: str = DRAW) -> Restore:
+def _by_chance(differs: str, cure: str) -> Restore:
     reason = f"two new environments with the same seed and actions differ in {differs}"
     return Restore("restart", False, reason, cure=cure)
 
@@ -185,16 +185,18 @@ def _of_dependent(bench: Bench, used: Env, pairs: list[Pair], differing: list[Pa
         pairs: all episodes, played beside another environment in both orders.
         differing: those that differ between these, or from those in a new environment alone.
     """
+    cure = cure_of_chance(bench.spec.id)
     for episode in (pairs[0].episode, differing[0].episode):
         if (differs := bench.chance(episode)) is not None:
             # A training's episodes have seeds up to 2**31, so that one has seed 0 hardly ever.
             if episode.seed == 0 and bench.chance(episode._replace(seed=NOT_ZERO)) is None:
                 raise Refuted(bench.premises._replace(zero_is_none=True))
-            return _by_chance(differs, DRAW + (CALL_SEED if hasattr(used.unwrapped, "seed") else ""))
+            return _by_chance(differs, cure + (CALL_SEED if hasattr(used.unwrapped, "seed") else ""))
     plan = [pair.episode for pair in pairs]
     [in_order], [again] = bench.in_turns(plan), bench.in_turns(plan)
     if (differs := first_difference(in_order, again)) is not None:
-        return Restore("restart", False, f"two new environments with the same seeds and actions differ in {differs}")
+        reason = f"two new environments with the same seeds and actions differ in {differs}"
+        return Restore("restart", False, reason, cure=cure)
     [backwards] = bench.in_turns(plan[::-1])
     beside = [*(pair.one for pair in pairs), *(pair.other for pair in reversed(pairs))]
     if (differs := first_difference([*in_order, *backwards], beside)) is not None:
@@ -227,7 +229,7 @@ def _of_remembering(bench: Bench, env: Env, pairs: list[Pair]) -> Restore:
     advice = [_advice_on_statistics(env, id) or f"{id}: {remembered}, and {forgotten}"]
     others = (episode._replace(seed=episode.seed + n * UNPLAYED) for n in range(1, OTHER_SEEDS + 1))
     if all(difference(alone[0], bench.alone(other)) is None for other in others):
-        repeated = "each epoch repeats the same episodes, since the seed has no effect; draw from self.np_random"
+        repeated = f"each epoch repeats the same episodes, since the seed has no effect; draw from {generator_of(id)}"
         advice.append(f"{id}: {repeated}")
     reason = f"{remembered}, so each epoch begins with new environments"
     return Restore("restart", True, reason, advice=tuple(advice))

@@ -23,6 +23,7 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.agents.adapter import make_joint
 from rekindle.tasks.envs.agents.roster import roster_of
 from rekindle.tasks.envs.agents.views import SharedEnvs
+from rekindle.tasks.envs.selftest.attempts import self_test
 from rekindle.tasks.errors import EnvironmentFailed, UnsupportedSpace
 from rekindle.tasks.evaluation.measuring import measure_episodes
 from rekindle.tasks.rng import streams
@@ -424,6 +425,19 @@ def play_wrong(what: str) -> None:
 def test_wrong_results_of_an_environment_are_named(what: str, words: str) -> None:
     with pytest.raises(EnvSpecError, match=f"pettingzoo/hunt_env:Wrong: {words}"):
         play_wrong(what)
+
+
+def test_agents_by_chance_are_told_the_generator_that_pettingzoo_has() -> None:
+    restore = self_test(EnvSpec("pettingzoo/hunt_env:Chancy"))
+    assert not restore.exact
+    assert restore.cure == (
+        "draw all chance from np.random.default_rng(seed), made in each reset, and keep all state in self"
+    )
+
+
+def test_an_episode_without_agents_is_named_where_it_depends_on_the_seed() -> None:
+    with pytest.raises(EnvSpecError, match=r"^pettingzoo/hunt_env:Deserted: an episode begins with one agent or more"):
+        make_envs("pettingzoo/hunt_env:Deserted", [0], 1)
 
 
 def test_the_turn_of_nobody_is_named() -> None:
