@@ -194,9 +194,12 @@ def nothing_learned(
     sign = -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
     if learned_nothing(observed, bar, learned):
         assert probe is not None
-        baseline = probe.baselines.get("random")
-        low, high = in_digits([sign * top, baseline.value if baseline else None])
-        than = f" ({high} for random actions)" if high else ""
+        baseline, policies = probe.baselines.get("random"), Baselines.of(probe).means
+        luckiest = max(policies) if len(policies) > 1 else None
+        low, *others_text = in_digits([sign * top, baseline.value if baseline else None, luckiest])
+        names = ("random actions", f"the best of {len(policies)} untrained policies")
+        compared = ", ".join(f"{value} for {name}" for value, name in zip(others_text, names, strict=True) if value)
+        than = f" ({compared})" if compared else ""
         text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
         if early:
             rises = f"it is too early to say whether anything is learned: {text}, but returns still rise"

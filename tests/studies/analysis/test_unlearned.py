@@ -156,12 +156,14 @@ def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() 
     assert not early(0)
     assert not early(-10)
     assert not early(10, count=3)  # too few trials
-    finding = nothing_learned(config, results_of(8), 20.0, seen(random=[20.0] * 3, untrained=[[9.0]] * 3), early=True)
+    probe = seen(random=[20.0] * 3, untrained=[[9.0], [12.0], [9.0]])
+    finding = nothing_learned(config, results_of(8), 20.0, probe, early=True)
     [(check, text, cure)] = [(row.check, row.text, row.cure) for row in finding]
     assert check == "too early"
     assert text == (
         "it is too early to say whether anything is learned: none of 8 trials is better than an untrained policy "
-        "beyond chance: the best has 9.00 (20.00 for random actions), but returns still rise"
+        "beyond chance: the best has 9.00 (20.00 for random actions, 12.00 for the best of 3 untrained policies), but "
+        "returns still rise"
     )
     assert cure == "train longer (--epochs 1:9)"
 
