@@ -25,7 +25,6 @@ from ..errors import UnsupportedSpace, class_and_text
 from ..rng import streams
 from ..runtime.progress import at_work
 from .base.actions import Actions
-from .base.curriculum import KWARGS
 from .base.failures import attribute, close_env
 from .base.masks import with_legal_actions
 from .base.observations import Observations
@@ -81,7 +80,7 @@ def _goals(spec: EnvSpec) -> Goals:
             f"needs observations of numbers with {ACHIEVED} and {DESIRED}, a Box or MultiBinary each and of one shape",
             space,
         )
-    if is_pool(spec) or spec.behaviour or allows_one(spec) or any(name.startswith(KWARGS) for name in spec.parameters):
+    if is_pool(spec) or spec.behaviour or allows_one(spec) or spec.draws_arguments:
         raise _refusal(
             spec, "asks a second environment for rewards", "a pool, a behaviour, a simulator or arguments drawn anew"
         )

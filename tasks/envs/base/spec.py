@@ -17,7 +17,7 @@ from ....plugins import PluginError, Registry
 from ....spaces.errors import near
 from ....spaces.values import plain, whole_number
 from ...errors import EnvSpecError as EnvSpecError
-from .curriculum import parse
+from .curriculum import KWARGS, parse
 from .info import REDUCTIONS, as_dict
 
 IN_INFO = "info"
@@ -211,6 +211,11 @@ class EnvSpec:
     def canonical(self) -> str:
         """Canonical text of this spec; equal specs have equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def draws_arguments(self) -> bool:
+        """True if each episode has arguments, and so an environment, anew."""
+        return any(name.startswith(KWARGS) for name in self.parameters)
 
     @property
     def modules(self) -> set[str]:

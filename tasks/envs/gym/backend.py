@@ -19,7 +19,6 @@ from ...runtime.finalizers import Finalizer, finalize_collected
 from ...runtime.progress import tick
 from ..base import info
 from ..base.arrays import ENDS, NUMBERS
-from ..base.curriculum import KWARGS
 from ..base.envs import Array
 from ..base.failures import close_env, close_or_warn
 from ..base.observations import Observations
@@ -158,7 +157,7 @@ class InProcess:
             self.close()
             raise
         self.used = [False] * count
-        self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # each episode needs a new environment
+        self.drawn = spec.draws_arguments  # each episode needs a new environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
         self.actions = action_space_of(self.envs[0], spec)
 

@@ -212,8 +212,7 @@ def action_space_of(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
 
 
 def _present_actions(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
-    is_drawn = any(name.startswith(KWARGS) for name in spec.parameters)
-    return None if is_drawn else env.unwrapped.action_space
+    return None if spec.draws_arguments else env.unwrapped.action_space
 
 
 def check_actions(env: Env, spec: EnvSpec, actions: gym.Space[Any] | None) -> None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from ..base.curriculum import KWARGS
 from ..base.spec import EnvSpecError
 from ..gym import snapshot
 from ..gym.chance import note_kept, noted_reads
@@ -59,7 +58,7 @@ def exact_way(bench: Bench, draw: int) -> Restore:
     """
     used, spec = bench.new(), bench.spec
     plan = plan_of(used, spec, draw + bench.premises.zero_is_none)
-    if any(name.startswith(KWARGS) for name in spec.parameters):
+    if spec.draws_arguments:
         return _of_drawn(bench, plan[:LONG])
     kept = shared_state(used)
     with noted_reads() as first_reads:
