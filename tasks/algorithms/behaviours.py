@@ -42,7 +42,7 @@ class Behaviours(Task):
     """
 
     name = "behaviours"
-    version = 3
+    version = 4
     learner: ClassVar[type[Learner]] = BehavioursLearner
 
     def predict(
