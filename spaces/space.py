@@ -193,7 +193,9 @@ class Space(Mapping[str, "Dimension | Space"]):
         for assignment in assignments:
             path, equals, text = (part.strip() for part in assignment.partition("="))
             if not equals:
-                raise SpaceError(f"{assignment!r} must be written name=value")
+                raise SpaceError(
+                    f"a hyperparameter must be written name=value, such as gamma=0.98, but got {assignment!r}"
+                )
             if path not in self._flat:
                 self._refuse(path, text)
             if path in flat:

@@ -397,7 +397,8 @@ def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]
     low, high, base = filled = [*filled, scheduling(scheduler).base] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadConfig(f"epochs are low:high:base with 1 <= low <= high and base >= 2, but {name} is {value!r}")
+            law = "epochs are low:high:base with 1 <= low <= high and base >= 2"
+            raise BadConfig(f"{law}, but in {':'.join(map(str, epochs))} {name} is {value!r}")
     check_count("epochs", high)
     return filled
 

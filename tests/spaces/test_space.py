@@ -446,7 +446,7 @@ def test_command_line_texts_are_read_by_their_dimension() -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("gamma", SpaceError, "'gamma' must be written name=value"),
+        ("gamma", SpaceError, "a hyperparameter must be written name=value, such as gamma=0.98, but got 'gamma'"),
         ("gama=1", UnknownParameter, "did you mean gamma"),
         ("optimizer=adam", WrongType, "optimizer is a group of values"),
         ("gamma=abc", WrongType, r"gamma must be a number .*, not 'abc' \(str\)"),

@@ -407,7 +407,7 @@ BAD = {
     "value that is code": (["train", "ppo", "CartPole-v1", "--set", "gamma=__import__('os')"], "gamma must be"),
     "NaN": (["train", "ppo", "CartPole-v1", "--set", "gamma=nan"], "gamma must be"),
     "no value": (["train", "ppo", "CartPole-v1", "--set", "gamma"], "name=value"),
-    "epochs": (["tune", "ppo", "CartPole-v1", "--epochs", "27:1"], "epochs are low:high:base"),
+    "epochs": (["tune", "ppo", "CartPole-v1", "--epochs", "27:1"], "but in 27:1 high is 1"),
     "epochs of train": (["train", "ppo", "CartPole-v1", "--epochs", "1:27"], "--epochs 27"),
     "trials": (["tune", "ppo", "CartPole-v1", "--trials", "0"], "must be a number of at least 1"),
     "seed": (["tune", "ppo", "CartPole-v1", "--seed", "-1"], "seed"),
