@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..engine.views import ConfirmationView
     from ..storage.store import Store
 
+ANSWERED = (NOTHING, EARLY)  # checks whose findings an answer tells
+
 
 def answer(store: Store, name: str, path: Path) -> str:
     """Write the policy of a study's best agent, and return its results.

@@ -21,7 +21,7 @@ from ...engine.views import AgreementView, ConfirmationView, ConfirmedStudyView,
 from ...errors import BadConfig
 from ...failures import one_line
 from ...redact import printable
-from ...report.answer import answer
+from ...report.answer import ANSWERED, answer
 from ...report.verdicts import verdict
 from ...shell import begin_again, command_line
 from ...storage.store import Store
@@ -115,7 +115,10 @@ def _print_study(outcome: Outcome, store: Store) -> None:
         return
     flat = config.searched.flat()
     tables.print_best(out, study, {name: flat[name].default for name in config.open})
-    if confirmation is not None:
+    is_answered = outcome.answer is not None  # at the end, in a paragraph
+    if confirmation is not None and is_answered:
+        tables.print_candidates(out, confirmation)
+    elif confirmation is not None:
         tables.print_confirmation(out, confirmation, study.probe)
     spared = f"; racing spared {study.spared} of {study.trials_total * study.seeds} trainings"
     total = counted(sum(study.counts.values()), "trial")
@@ -125,7 +128,10 @@ def _print_study(outcome: Outcome, store: Store) -> None:
     for rung in study.agreement:
         if rung.misleads:
             note(out, tables.misleading(rung, _less_misled(rung, config)))
-    _print_remarks(out, study, findings)
+    if is_answered:
+        _print_findings(out, [finding for finding in findings if finding.check not in ANSWERED])
+    else:
+        _print_remarks(out, study, findings)
     best = "the first of these trials" if len(study.objectives) > 1 else "the best trial"
     proposed = {f"rekindle show {study.best.uid[:8]} {storage}": f"{best}: all hyperparameters, and the history"}
     if confirmation is None and _can_be_confirmed(study, config):
@@ -158,6 +164,10 @@ def _print_remarks(out: Console, study: StudyView, findings: Sequence[Finding]) 
     """Print what a study's probe tells, and the defects that concern everybody."""
     for line in lines_of(study.probe, objectives=study.objectives):
         note(out, line)
+    _print_findings(out, findings)
+
+
+def _print_findings(out: Console, findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.check in AFTER_TUNE:
             tables.print_finding(out, finding)

@@ -158,10 +158,15 @@ def print_finding(out: Console, finding: Finding) -> None:
 
 def print_confirmation(out: Console, confirmation: ConfirmationView, probe: ProbeView | FailedProbeView | None) -> None:
     """Print a confirmation, complete or not, of a study with a probe."""
+    print_candidates(out, confirmation)
+    out.print(Text(verdict(confirmation, probe)), soft_wrap=False)
+
+
+def print_candidates(out: Console, confirmation: ConfirmationView) -> None:
+    """Print the results of a confirmation's candidates."""
     out.print(_confirmation_table(confirmation))
     if confirmation.across and confirmation.winner is not None:
         out.print(_by_environment(confirmation))
-    out.print(Text(verdict(confirmation, probe)), soft_wrap=False)
 
 
 def _confirmation_table(confirmation: ConfirmationView) -> Table:

@@ -25,6 +25,7 @@ from rekindle.tasks.errors import EnvironmentFailed
 from studying import surrogate
 
 PACES = {"ppo": 1e-3, "sac": 1.0, "dqn": 1e-3}
+PRIOR = ["--prior", "algorithm=choices(['ppo', 'sac'])"]
 CREATE = ["create", "auto", "CartPole-v1", "--study", "s", "--budget", "256s", "--json"]
 
 
@@ -164,7 +165,10 @@ def test_a_size_that_is_given_is_not_measured(
 
 
 @pytest.mark.slow
-def test_time_alone_gives_a_confirmed_agent(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_alone_gives_a_confirmed_agent(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command's last paragraph tells of it, and nothing that it tells is told before."""
     monkeypatch.setattr(sizing, "paces_in", lambda env, names, seed: ({name: PACES[name] for name in names}, {}))
     options: dict[str, Any] = {"storage": sqlite_url, "study": "s", "progress": False, "budget": "1920s"}
     study = rekindle.tune("auto", "CartPole-v1", priors={"algorithm": "choices(['ppo', 'sac'])"}, **options)
@@ -173,6 +177,14 @@ def test_time_alone_gives_a_confirmed_agent(sqlite_url: str, tmp_path: Path, mon
     assert "seeds" in text
     assert f"its agent is in {tmp_path / 'agent.safetensors'}" in text
     assert (tmp_path / "agent.safetensors").stat().st_size > 1000
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["tune", "auto", "CartPole-v1", *PRIOR, "--study", "s", "--budget", "1920s", "--storage", sqlite_url]) == 0
+    )
+    output = " ".join(capsys.readouterr().out.split())
+    assert "its agent is in s.safetensors" in output
+    for told in ("Expect", "andom actions return"):
+        assert output.count(told) == 1, told
 
 
 def test_time_alone_gives_a_study_whose_winner_cannot_be_confirmed(
