@@ -89,12 +89,14 @@ def _feasibility(constraint: str, view: ConstraintView, seeds: int) -> str:
 
 
 def _in_vain(estimate: EstimateView, baselines: Mapping[str, BaselineView]) -> list[str]:
-    """Return a sentence if the winner is no better than a baseline."""
-    if not baselines or estimate.value > (highest := max(baseline.value for baseline in baselines.values())):
+    """Return a sentence unless the winner is surely better than each baseline."""
+    if not baselines or estimate.low > (highest := max(baseline.value for baseline in baselines.values())):
         return []
     name = next(name for name, baseline in baselines.items() if baseline.value == highest)
-    comparison = "worse" if estimate.high < highest else "no better"
-    return [f"That is {comparison} than {UNLEARNED[name]}, which return {in_digits_alone(highest)}."]
+    baseline = f"{UNLEARNED[name]}, which return {in_digits_alone(highest)}"
+    if estimate.value > highest:
+        return [f"Whether that is better than {baseline}, is open; more seeds decide."]
+    return [f"That is {'worse' if estimate.high < highest else 'no better'} than {baseline}."]
 
 
 def _claimed(claim: float, estimate: float) -> str:
