@@ -45,6 +45,19 @@ def longer_option(config: Config) -> str:
     return f"--epochs {config.rungs[0]}:{3 * config.rungs[-1]}"
 
 
+def less_misled(config: Config, epochs: int) -> str:
+    """Return options that prune less by an early rung, and their effect.
+
+    Args:
+        config: configuration of a study that the rung misled.
+        epochs: epochs of the next rung.
+    """
+    if SIZED in config.options:  # with --epochs, algorithms would compete for equal steps, not for equal time
+        return f"{longer_option(config)} compares after more steps"
+    last = config.rungs[-1]
+    return f"--epochs {epochs}:{last} compares later" if epochs < last else "--scheduler none prunes none"
+
+
 def _memory(config: Config, declared: Collection[str]) -> str:
     """Return options that give policies a memory; "" if they have one."""
     if "algorithm" not in declared:

@@ -366,7 +366,7 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
 
 def _rung_finding(rows: Rows, text: str) -> Finding:
     """Return a finding about the first rung, with a cure."""
-    if SIZED in rows.config.options:  # with --epochs, algorithms would compete for equal steps, not for equal time
+    if SIZED in rows.config.options:  # as in `less_misled`
         return Finding("first rung", text, f"compare after more steps ({longer_option(rows.config)} for a new study)")
     epochs = rows.config.rungs
     middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from ...analysis.cures import Finding, longer_option
+from ...analysis.cures import Finding, less_misled
 from ...analysis.health import diagnose
 from ...analysis.unlearned import AFTER_TUNE
 from ...engine.confirmation_views import confirmation_view
 from ...engine.confirmations import check_confirmable
 from ...engine.probes import lines_of
 from ...engine.study_views import study_view
-from ...engine.views import AgreementView, ConfirmationView, ConfirmedStudyView, StudyView
+from ...engine.views import ConfirmationView, ConfirmedStudyView, StudyView
 from ...errors import BadConfig
 from ...failures import one_line
 from ...redact import printable
@@ -127,7 +127,7 @@ def _print_study(outcome: Outcome, store: Store) -> None:
     note(out, f"{total}: {counts}{spared if study.spared else ''}\n")
     for rung in study.agreement:
         if rung.misleads:
-            note(out, tables.misleading(rung, _less_misled(rung, config)))
+            note(out, tables.misleading(rung, less_misled(config, rung.next)))
     if is_answered:
         _print_findings(out, [finding for finding in findings if finding.check not in ANSWERED])
     else:
@@ -142,14 +142,6 @@ def _print_study(outcome: Outcome, store: Store) -> None:
         out.print(f"[bright_black]# {text}[/]\n[cyan]{escape(printable(command))}[/]", soft_wrap=True)
     if hides_password(store):
         note(out, "# these take the password from PGPASSWORD or ~/.pgpass")
-
-
-def _less_misled(rung: AgreementView, config: Config) -> str:
-    """Return options that prune less by a rung, and their effect."""
-    if SIZED in config.options:  # with --epochs, algorithms would compete for equal steps, not for equal time
-        return f"{longer_option(config)} compares after more steps"
-    last = config.rungs[-1]
-    return f"--epochs {rung.next}:{last} compares later" if rung.next < last else "--scheduler none prunes none"
 
 
 def _can_be_confirmed(study: StudyView, config: Config) -> bool:

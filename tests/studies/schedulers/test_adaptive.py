@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rekindle import tune
+from rekindle.studies.analysis.cures import less_misled
 from rekindle.studies.cli import main
-from rekindle.studies.cli.commands.outcome import _less_misled
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
 from rekindle.studies.engine.tune_options import study_config
-from rekindle.studies.engine.views import AgreementView
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted
@@ -185,8 +184,7 @@ def test_the_table_warns_of_a_rung_on_which_all_trials_are_equal(
 def test_a_misled_study_by_time_is_told_to_take_more_of_it() -> None:
     sized = {SIZED: Sized(90.0, {"ppo": 1e-4}).to_json()}
     study = replace(config((8,)), options=sized)
-    rung = AgreementView(epochs=1, next=2, trials=8, correlation=None, interval=None, misleads=True)
-    assert _less_misled(rung, study) == "--budget 4.5m compares after more steps"
+    assert less_misled(study, 2) == "--budget 4.5m compares after more steps"
 
 
 def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:
