@@ -108,21 +108,36 @@ def study_config(
         config = _search(algorithm, environments[0], rungs, options, stored, common, bool(several))
         _check_spaces_alike(config, algorithm, priors, fixed)
 
-    # What follows from it: first trials, wider ranges, and last, as they depend on how many trials reach each rung,
-    # the steps of evaluations.
     choose("portfolio", options["portfolio"] or PORTFOLIO[0], PORTFOLIO)
     config = _with_known(config, algorithm, known)
-    whole = config.sampling.defaults and not (is_searched_by_name or several)  # all is searched, from the defaults on
+    # Whether all hyperparameters are searched, from the defaults on:
+    whole = config.sampling.defaults and not (is_searched_by_name or several)
+    opens = whole and not known and options["portfolio"] != "off" and not racing and config.scheduler in OPENING
+    return _with_consequences(config, algorithm, options["repeats"], whole, opens)
+
+
+def _with_consequences(config: Config, algorithm: type[Task], repeats: int | None, whole: bool, opens: bool) -> Config:
+    """Return a configuration with what follows from the rest of it.
+
+    These are the first trials, wider ranges, repeats, and last, as they depend on how many trials reach each rung, the
+    steps of evaluations.
+
+    Args:
+        config: configuration without them.
+        algorithm: task class.
+        repeats: number of trials that repeat others; None for the default.
+        whole: whether all is searched, from the defaults on.
+        opens: whether the first trials may be a portfolio.
+    """
     if config.env and whole and not config.scheduling.population:
         config = _with(config, {WIDENS: True})
-    opens = whole and not known and options["portfolio"] != "off" and not racing and config.scheduler in OPENING
     no_repeats = _no_repeats(config)
-    repeats = default_repeats(config, no_repeats) if options["repeats"] is None else options["repeats"]
-    portfolio = portfolio_option(config, algorithm, repeats) if opens else {}
+    last = default_repeats(config, no_repeats) if repeats is None else repeats
+    portfolio = portfolio_option(config, algorithm, last) if opens else {}
     config = _with(config, portfolio) if portfolio else _with_starts(config, algorithm)
     if opens and WIDENS in config.options and "known" not in config.options and config.trials[0] >= FEWEST:
         config = _with(config, {OPENS: True})
-    config = _with(config, repeats_option(config, options["repeats"], no_repeats))
+    config = _with(config, repeats_option(config, repeats, no_repeats))
     steps = eval_steps_of(config, algorithm)
     return config if steps is None else _with(config, {EVAL_STEPS: steps})
 
