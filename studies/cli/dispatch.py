@@ -20,6 +20,7 @@ from typing import Any
 
 from ...spaces.errors import SYNONYMS, near
 from ...tasks.errors import LAST_LINES, class_and_text, environment_of, text_of
+from ...tasks.runtime.interrupts import terminable
 from ...tasks.runtime.watcher import TRYING
 from ..garbage import end_quickly, importing
 from ..redact import masked, printable
@@ -56,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if getattr(arguments, "json", False):
         set_apart()
     try:
-        status = _run_safely(arguments)
+        with terminable():
+            status = _run_safely(arguments)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a further Ctrl-C, while the interpreter ends, is silent
     _leave_behind(status)
@@ -166,7 +168,7 @@ def _run_safely(arguments: Namespace) -> int:
         return _run(arguments)
     try:
         return _run(arguments)
-    except KeyboardInterrupt as error:  # an Interrupted has a text and a signal
+    except KeyboardInterrupt as error:  # its classes for signals have a text and the signal
         return _say(str(error) or "stopped", 128 + getattr(error, "signal", signal.SIGINT))
     except BrokenPipeError as error:  # e.g. in `rekindle trials x | head`
         if environment_of(error):

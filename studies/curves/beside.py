@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ...tasks.errors import Stopped
 from ..redact import printable
 from ..shell import command_line, quoted
 from ..workers.forked import CommandProcess, Crew
@@ -13,6 +15,7 @@ from ..workers.forked import CommandProcess, Crew
 MIRRORED = ("--to", "optuna")  # the copy in Optuna's tables
 MIRROR_AFTER = 5.0  # seconds of training before the copy begins; the copy of a shorter study is made at its end
 GRACE = 20.0  # seconds after the training in which a copier can write the rest
+STOPPED = {status for number in (signal.SIGINT, signal.SIGTERM) for status in (-number, 128 + number)}
 
 
 class Copier:
@@ -54,20 +57,25 @@ class Copier:
             if not self._over:
                 self.process = CommandProcess(words, self.url, self.crew)
 
-    def end(self) -> None:
-        """Let the process write the rest, and report a failure."""
+    def end(self, stopped: bool = False) -> None:
+        """Let the process write the rest, and report a failure.
+
+        Args:
+            stopped: whether the training was asked to stop. If a signal has ended the copier, too, that is no failure:
+                when the training resumes, its copier writes the rest.
+        """
         self._timer.cancel()
         with self._lock:
             self._over = True
         if self.process is not None:
-            self._finish(self.process)
+            self._finish(self.process, stopped)
 
-    def _finish(self, process: CommandProcess) -> None:
+    def _finish(self, process: CommandProcess, stopped: bool) -> None:
         process.end_stdin()
         ended = process.wait(GRACE)
         status, lines = process.status, list(process.last_words)
         self.wrote_all = status == 0
-        if status:
+        if status and not (stopped and status in STOPPED):
             last = (lines or [f"exit status {status}" if ended else f"it was not done {GRACE:g} s after the training"])[
                 -1
             ]
@@ -88,8 +96,12 @@ def copied(
 ) -> Iterator[Sequence[Copier]]:
     """Run a `Copier` for each target while the context lasts."""
     copiers = [Copier(url, name, options, delay, say, crew) for options in targets]
+    stopped = False
     try:
         yield copiers
+    except (KeyboardInterrupt, Stopped):
+        stopped = True
+        raise
     finally:
         for copier in copiers:
-            copier.end()
+            copier.end(stopped)

@@ -172,10 +172,13 @@ class CommandProcess:
         """Exit status; None while it runs, -n if killed by signal n."""
         return self.process.poll()
 
-    def stop(self) -> None:
-        """Ask the process to save and stop."""
+    def stop(self, hurried: bool = False) -> None:
+        """Ask the process to save and stop, or to end its step.
+
+        A second SIGTERM may be an echo of the first, SIGINT is not.
+        """
         with suppress(ProcessLookupError):
-            self.process.terminate()
+            self.process.send_signal(signal.SIGINT if hurried else signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the process; it resumes from what was saved."""
@@ -236,14 +239,15 @@ def _fork(others: Sequence[int]) -> Forked:
     (stdin, to_stdin), (from_stderr, stderr) = os.pipe(), os.pipe()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # otherwise the child would write buffered output again
-    # A Ctrl-C waits until the child ignores it: it would go on with the parent's code.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    # A signal waits until the child has handlers of its own: it would go on with the parent's code.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about BLAS threads, which handle forks
         pid = os.fork()
     if not pid:
         unmark()
         signal.signal(signal.SIGINT, not_ignoring)  # Ctrl-C is for the parent
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (*others, to_stdin, from_stderr):
             os.close(descriptor)

@@ -49,9 +49,9 @@ class Hosted:
         time.sleep(PAUSE)
         return list(self._worker.last_words)
 
-    def stop(self) -> None:
-        """Ask the process to save and stop."""
-        self._worker.stop()
+    def stop(self, hurried: bool = False) -> None:
+        """Ask the process to save and stop, or to end its step."""
+        self._worker.stop(hurried)
 
 
 class RayWorker:
@@ -106,10 +106,13 @@ class RayWorker:
             return 1 if failed else -signal.SIGKILL, str(error).strip().splitlines()
         return status, words
 
-    def stop(self) -> None:
-        """Ask the worker to save and stop; kill one not started."""
+    def stop(self, hurried: bool = False) -> None:
+        """Ask the worker to save and stop, or to hurry.
+
+        One not started is killed.
+        """
         if ray.wait([self._name], timeout=0)[0]:
-            self._actor.stop.remote()
+            self._actor.stop.remote(hurried)
         else:
             self.kill()
 

@@ -24,6 +24,7 @@ POLL = 0.25  # seconds between snapshots, unless a worker ends
 AT_ONCE = 5.0  # seconds that a worker has to exit without saving, when it is asked twice
 ERROR = "rekindle: error: "  # before an error that a worker has explained
 LOOK = 0.02  # seconds between checks whether a worker has ended
+SAME_REQUEST = 0.5  # seconds in which a signal that ended a worker reaches this process, too, if it is for both
 
 
 SAVED = "everything is saved"
@@ -56,8 +57,8 @@ class WorkerHandle(Protocol):
     def last_words(self) -> Sequence[str]:
         """Last lines on its stderr."""
 
-    def stop(self) -> None:
-        """Ask the worker to save and stop."""
+    def stop(self, hurried: bool = False) -> None:
+        """Ask the worker to save and stop, or to end its step."""
 
     def kill(self) -> None:
         """Kill the worker."""
@@ -193,7 +194,7 @@ class Supervisor:
             if self.requests > 1 and not hurried:
                 deadline, hurried = min(deadline, time.monotonic() + AT_ONCE), True
                 for worker in running:
-                    worker.stop()
+                    worker.stop(hurried=True)
             if self.requests > 2:
                 break
             time.sleep(LOOK)
@@ -205,7 +206,8 @@ class Supervisor:
         if pids := [worker.pid for worker in killed if worker.pid is not None]:
             with suppress(StoreError):  # then the leases end by themselves
                 self.store.excuse(pids)
-        return not (hurried or killed or any(LEFT in line for worker in running for line in worker.last_words))
+        lines = [line for worker in self.workers for line in worker.last_words]
+        return not (hurried or killed or any(LEFT in line or LOST in line for line in lines))
 
     def _watch(self) -> None:
         self.workers = [self.start_worker() for _ in range(self.count)]
@@ -262,6 +264,8 @@ class Supervisor:
             lines = list(worker.last_words)
             last = lines[-1] if lines else "nothing"
             number = -worker.status if worker.status < 0 else worker.status - 128
+            if self._stops_with(number):
+                return
             if not 0 < number < signal.NSIG:  # not killed: it reported an error that another worker would hit as well
                 if last.startswith(ERROR):
                     raise WorkersFailed(last.removeprefix(ERROR))
@@ -274,6 +278,16 @@ class Supervisor:
                 )
             self.display.say(f"worker {worker.name} was killed by {_named(number)}; another one replaces it")
             self.workers[index] = self.start_worker()
+
+    def _stops_with(self, number: int) -> bool:
+        """Return whether a signal that ended a worker stops this process.
+
+        A scheduler signals all processes of a job one after the other.
+        """
+        end = time.monotonic() + (SAME_REQUEST if number in (signal.SIGINT, signal.SIGTERM) else 0.0)
+        while self.received is None and time.monotonic() < end:
+            time.sleep(LOOK)
+        return self.received is not None
 
     def _replace_ended(self, ended: Sequence[int]) -> None:
         """Replace workers that had ended, though the study now has work.

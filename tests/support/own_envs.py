@@ -333,7 +333,10 @@ class Fragile(Walk):
 
 
 def end_or_sleep(what: str) -> None:
-    """End or block the process."""
+    """End, stop or block the process."""
+    if what == "terminate" and "TERMINATED" not in os.environ:
+        os.environ["TERMINATED"] = "once"
+        os.killpg(os.getpgrp(), signal.SIGTERM)
     if (status := {"exit": 3, "exit 0": 0}.get(what)) is not None:
         os._exit(status)
     while what == "sleep":

@@ -115,6 +115,11 @@ def _maker(
 
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
+    with stoppable():
+        return _tune(arguments)
+
+
+def _tune(arguments: argparse.Namespace) -> int:
     check_engine(arguments)
     _locate_sources(arguments)
     logs = [["--to", located(text)] for text in arguments.log]
@@ -129,7 +134,6 @@ def tune(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         crew = stack.enter_context(crew_for(arguments, config))  # forks before threads start; ends if an error follows
         make = _maker(arguments, config, errors, check)
-        stack.enter_context(stoppable())
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
         run = Run(arguments, store, errors, crew)
@@ -169,11 +173,16 @@ def _confirm_answer(run: Run, name: str, config: Config) -> str | None:
 
 def confirm(arguments: argparse.Namespace) -> int:
     """Train a study's best configurations on fresh seeds, and print estimates."""
+    with stoppable():
+        return _confirm(arguments)
+
+
+def _confirm(arguments: argparse.Namespace) -> int:
     check_engine(arguments)
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
         config = Config.from_json(store.study(arguments.study).config, arguments.study)
-    with crew_for(arguments, config) as crew, stoppable(), existing_store(arguments) as store:
+    with crew_for(arguments, config) as crew, existing_store(arguments) as store:
         name = Run(arguments, store, errors, crew).confirm(arguments.study, arguments.top, arguments.seeds)
         result = confirmation_view(store, arguments.study, name=name)
         probe = probe_view(store.commands(arguments.study))

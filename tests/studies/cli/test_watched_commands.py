@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import nursery
 import own_envs
@@ -45,12 +45,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(url, alone.uid, team.uid)
 
 
-def run(words: list[str], turn: str) -> tuple[int, str]:
+def run(words: list[str], turn: str, **options: Any) -> tuple[int, str]:
     """Return the status and errors of a command whose environment turns."""
     command = [sys.executable, "-m", "rekindle.studies.cli", *words]
     path = os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "TURN": turn}
-    process = nursery.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = nursery.Popen(command, env=environment, **streams, **options)
     errors = process.communicate(timeout=PATIENCE)[1]
     return process.returncode, errors
 
@@ -83,6 +84,15 @@ def test_no_code_of_an_environment_ends_a_command_with_success(trained: Trained,
     assert status == 1, errors
     assert "its code exits, or crashes in C, or something killed it" in errors
     assert run(words_of(trained, command), "exit")[0] == 3
+
+
+@pytest.mark.parametrize("command", ["evaluate", "match", "replay", "fork", "train", "check-resume", "probe"])
+def test_a_command_says_that_sigterm_has_stopped_it(trained: Trained, command: str) -> None:
+    """SIGTERM to the process group, as by a cluster's scheduler or `timeout`."""
+    status, errors = run(words_of(trained, command), "terminate", start_new_session=True)
+    assert status == 128 + signal.SIGTERM, errors
+    assert "by SIGTERM" in errors.splitlines()[-1]
+    assert "killed" not in errors
 
 
 def test_forks_of_an_environment_end_as_they_say(trained: Trained) -> None:

@@ -15,7 +15,7 @@ import pytest
 import rekindle
 from reading_copies import expected, in_order, of_table, of_tensorboard
 from rekindle.studies.cli.commands import curves as following
-from rekindle.studies.curves.beside import Copier
+from rekindle.studies.curves.beside import Copier, copied
 from rekindle.studies.curves.copying import Copy
 from rekindle.studies.curves.names import renamed
 from rekindle.studies.curves.runs import Curves
@@ -187,6 +187,21 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
     assert following.wrote_all
     assert of_tensorboard(tmp_path) == expected(store)
     assert len(said) == 1
+
+
+def test_a_copier_that_is_stopped_with_the_training_has_not_failed(store: Store, tmp_path: Path) -> None:
+    """A cluster's scheduler signals both; the rerun's copier writes the rest."""
+    said: list[str] = []
+
+    def train() -> None:
+        with copied(store.url, "s", [["--to", f"tensorboard:{tmp_path}"]], said.append) as [copier]:
+            assert copier.process is not None
+            os.kill(int(copier.process.name), signal.SIGTERM)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert said == []
 
 
 def test_a_copier_that_is_not_done_in_time_is_ended(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ class Exits:
         self.last_words = [last]
         self.status = subprocess.run([sys.executable, "-c", f"import os; os._exit({status})"], check=False).returncode
 
-    def stop(self) -> None:
+    def stop(self, hurried: bool = False) -> None:
         """It has ended."""
 
     kill = stop
@@ -166,6 +166,40 @@ def test_a_stop_while_the_database_is_away_does_not_say_that_all_is_saved(sqlite
         start_study(store, "s", surrogate(2))
         with pytest.raises(Interrupted, match="since the last save is trained again"):
             Supervisor(store, "s", 1, lambda: Exits(0), Hook(show)).run()
+
+
+def test_a_signal_to_all_processes_is_one_request_to_stop(sqlite_url: str, wait_until: WaitUntil) -> None:
+    """A scheduler signals workers and supervisor one after the other, and some twice; the supervisor signals, too."""
+    config = tiny(2, (3, 9, 3))
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+
+        def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
+            if snapshot.epochs and supervisor.received is None and not timers:
+                for delay in (0.05, 0.06):
+                    timers.append(threading.Timer(delay, os.kill, (os.getpid(), signal.SIGTERM)))
+                    timers[-1].start()
+                os.kill(supervisor.workers[0].pid or 0, signal.SIGTERM)
+
+        timers: list[threading.Timer] = []
+        hook = Hook(lambda snapshot: show(supervisor, snapshot))
+        supervisor = Supervisor(store, "s", 1, lambda: WorkerProcess(sqlite_url, "s", 1), hook)
+        with pytest.raises(Interrupted, match=r"^stopped by SIGTERM; everything is saved; run the same command"):
+            supervisor.run()
+        assert (hook.said, supervisor.requests) == ([], 1)
+        supervise(sqlite_url, store, lambda supervisor, snapshot: None)
+        assert bits(store) == undisturbed(config)
+
+
+def test_a_worker_that_a_signal_ended_at_its_start_is_not_replaced_if_all_are_stopped(sqlite_url: str) -> None:
+    """The signal reaches the worker before its handlers, and the supervisor a moment later."""
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2))
+        hook = Hook(lambda snapshot: None)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(Interrupted, match="everything is saved"):
+            Supervisor(store, "s", 1, lambda: Exits(128 + signal.SIGTERM), hook).run()
+        assert hook.said == []
 
 
 @pytest.mark.parametrize("paused", [False, True])

@@ -16,7 +16,8 @@ import nursery
 import pytest
 from rekindle.tasks import PPO
 from rekindle.tasks.errors import Stopped
-from rekindle.tasks.runtime.interrupts import Interrupts
+from rekindle.tasks.runtime import interrupts as interrupts_module
+from rekindle.tasks.runtime.interrupts import ECHO, Interrupts, StepInterrupted
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
@@ -81,6 +82,7 @@ def test_a_second_signal_acts_at_once(number: signal.Signals) -> None:
         assert process.stdout is not None
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "pending\n"
+        time.sleep(ECHO[number])
         process.send_signal(number)
         assert process.stdout.readline() == "out\n"
         assert process.wait(timeout=300) == 0
@@ -111,6 +113,22 @@ def test_the_handlers_from_before_come_back(handlers: list[int]) -> None:
     assert handlers == []
     os.kill(os.getpid(), signal.SIGTERM)
     assert handlers == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_echo_of_a_signal_is_the_same_request(
+    number: signal.Signals, handlers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`timeout` signals its process, then the process's group."""
+    with Interrupts() as interrupts:
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+        assert interrupts.pending == number
+        monkeypatch.setattr(interrupts_module, "ECHO", dict.fromkeys(SIGNALS, 0.0))
+        with pytest.raises(StepInterrupted):
+            os.kill(os.getpid(), number)
+        interrupts.pending = None
+    assert handlers == []
 
 
 @pytest.mark.parametrize("number", SIGNALS)
