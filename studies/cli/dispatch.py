@@ -130,7 +130,8 @@ def _parse(words: Sequence[str]) -> Namespace | int:
     command = parser.commands[name]
     runs_program = PROGRAM in rest
     marked = [] if runs_program else [NAME + word for word in names]
-    arguments, unknown = command.parse_known_intermixed_args([*rest, *marked])  # ENV may follow options after TASK
+    line = [*command.with_values(rest), *marked]
+    arguments, unknown = command.parse_known_intermixed_args(line)  # ENV may follow options after TASK
     if unknown:
         command.error(_explain_word(command, unknown[0]))
     for destination, value in vars(arguments).items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ...options.conversions import TYPES
@@ -16,6 +17,7 @@ from ...workers import DEFAULT_URL, URL_VARIABLE
 from ..commands.options import USAGE
 
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
+NEGATIVE = re.compile(r"-\.?\d|-(inf|nan)")  # begins a negative number, perhaps with a unit or a second number
 Container = argparse._ActionsContainer  # a parser, or a group of its options
 
 
@@ -46,6 +48,30 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
+
+    def with_values(self, words: Sequence[str]) -> list[str]:
+        """Return words of a command line with --budget=-3m for --budget -3m.
+
+        argparse takes words with a minus for options, except plain numbers.
+        """
+        joined: list[str] = []
+        for word in words:
+            option = self._option_string_actions.get(joined[-1]) if joined else None
+            if option is not None and option.nargs is None and NEGATIVE.match(word):
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return joined
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError:
+            if action.nargs is not None:
+                raise
+            negative = f"one that begins with a minus is written {action.option_strings[0]}=VALUE"
+            problem = f"takes a value, {action.metavar}, but none follows; add it ({negative})"
+            raise argparse.ArgumentError(action, problem) from None
 
     def error(self, message: str) -> NoReturn:
         """Print the message on stderr and exit."""

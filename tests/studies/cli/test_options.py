@@ -289,6 +289,41 @@ def test_a_word_that_no_command_takes_is_named_with_a_cure(command: list[str], t
     assert told in errors
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "--budget -3m",
+            "--budget must be a number of at least 1 with a unit, 200epochs, 5e6steps or 2h, but got '-3m'",
+        ),
+        ("--trials -3x", "argument --trials: must be a number of at least 1, but got '-3x'"),
+        ("--trials -.5", "argument --trials: must be a number of at least 1, but got '-.5'"),
+        ("--epochs -1:3", "epochs must be written high, low:high or low:high:base, such as 1:27, but got '-1:3'"),
+        (
+            "--env-steps -1e5",
+            "--env-steps must be written high, low:high or low:high:base, such as 100000, but got '-1",
+        ),
+        (
+            "--trial-time -2h",
+            "argument --trial-time: must be a duration, such as 90s, 10m, 2h or 1d, or off, but got '",
+        ),
+        ("--goal -inf", "--goal must be return:VALUE, such as return:475, but got '-inf'"),
+        (
+            "--budget",
+            "--budget: takes a value, WORK, but none follows; add it (one that begins with a minus is written ",
+        ),
+        (
+            "--study -x --seed 1",
+            "--study: takes a value, NAME, but none follows; add it (one that begins with a minus is",
+        ),
+    ],
+)
+def test_a_value_that_begins_with_a_minus_is_judged_as_any_other(words: str, told: str, cli: Cli) -> None:
+    status, _, errors = cli("tune", "ppo", "CartPole-v1", *words.split())
+    assert status == 2
+    assert told in errors
+
+
 def test_the_help_names_every_picture() -> None:
     assert re.split(", | or ", PICTURES) == [*KINDS]
 
