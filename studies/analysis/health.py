@@ -49,6 +49,7 @@ from .unlearned import (
     RETURN_EPISODES,
     Curve,
     bar_of,
+    is_ahead,
     learned_nothing,
     measured_best,
     nothing_learned,
@@ -200,8 +201,13 @@ def none_learned(rows: Rows) -> Iterator[Finding]:
 
     See `unlearned.nothing_learned`.
     """
-    early = rows.unlearned and is_early(rows.config, rows.replicates, rows.last, rows.curves)
-    yield from nothing_learned(rows.config, rows.results, rows.bar, rows.probe, rows.learned, early)
+    early = ahead = False
+    if rows.unlearned:
+        measured = measured_best(rows.replicates, rows.runs, rows.curves)
+        early = is_early(rows.config, rows.replicates, rows.last, rows.curves)
+        scores = rows.results.scores
+        ahead = is_ahead(rows.probe, float(scores.max()), len(scores), *measured)
+    yield from nothing_learned(rows.config, rows.results, rows.bar, rows.probe, rows.learned, early, ahead)
 
 
 def still_rise(rows: Rows) -> Iterator[Finding]:

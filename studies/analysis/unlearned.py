@@ -19,7 +19,7 @@ from ..engine.bounds import standard_error
 from ..engine.views import Probe, ProbeView
 from ..statistics.tails import t_quantile
 from ..storage.rows import Segment, Trial, score_of
-from ..study.config import Config
+from ..study.config import SIZED, Config
 from ..study.environments import is_across
 from ..study.number_text import in_digits, in_digits_alone
 from ..study.objectives import DEFAULT, MINIMIZE, objectives_of
@@ -88,10 +88,8 @@ def bar_of(
         return None
     levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
     spread = statistics.stdev(means) if len(means) > 1 else 0.0
-    within = [statistics.variance(returns) for returns in (random, *policies) if len(returns) > 1]
-    fewest = min(episodes, statistics.median(map(len, policies or [random])))
-    luck = max(math.sqrt(max(within, default=0.0) / fewest), error or 0.0)
-    z = _normal_quantile((1 - LUCK) ** (1 / max(1, count)))
+    luck = _error(baselines, episodes, error)
+    z = _luckiest(count)
     results = [
         value
         for returns in policies
@@ -107,6 +105,45 @@ def bar_of(
 
 
 _normal_quantile = statistics.NormalDist().inv_cdf
+
+
+def _luckiest(count: int) -> float:
+    """Return the normal quantile that the best of `count` results seldom exceeds."""
+    return _normal_quantile((1 - LUCK) ** (1 / max(1, count)))
+
+
+def _error(baselines: Baselines, episodes: float, error: float | None) -> float:
+    """Return the larger standard error of a result and an untrained policy.
+
+    The arguments are those of `bar_of`.
+    """
+    random, policies = baselines.random, baselines.policies
+    within = [statistics.variance(returns) for returns in (random, *policies) if len(returns) > 1]
+    fewest = min(episodes, statistics.median(map(len, policies or [random])))
+    return max(math.sqrt(max(within, default=0.0) / fewest), error or 0.0)
+
+
+def is_ahead(probe: Probe, best: float, count: int, episodes: float = EPISODES, error: float | None = None) -> bool:
+    """Return whether the best result is clearly above all baselines.
+
+    It is above the interval of random actions; and above these and the best untrained policy by more than the errors of
+    `count` results explain, if policies did not differ (LUCK). As they do, it may not be above the bar: then it is a
+    lucky one, or has begun to learn.
+
+    Args:
+        probe: probe of the environment.
+        best: the best result.
+        count: number of results.
+        episodes: number of episodes that measured it.
+        error: its standard error; None if it is not known.
+    """
+    baselines = Baselines.of(probe)
+    if probe is None or not baselines.policies:
+        return False
+    view = probe.baselines.get("random")
+    high = max(baselines.random, default=-math.inf) if view is None or view.high is None else view.high
+    level = max([*baselines.means, *([statistics.fmean(baselines.random)] if baselines.random else [])])
+    return best > high and best > level + _luckiest(count) * _error(baselines, episodes, error)
 
 
 def measured_best(
@@ -172,6 +209,7 @@ def nothing_learned(
     probe: Probe,
     learned: Collection[int] = (),
     early: bool = False,
+    ahead: bool = False,
 ) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
@@ -185,6 +223,7 @@ def nothing_learned(
         probe: probe of its environment.
         learned: configurations that have learned, whatever their results, see `rising.risen` and `together_above`.
         early: whether training ends while returns rise, see `rising.is_early`.
+        ahead: whether the best is clearly above all baselines, see `is_ahead`.
     """
     best = best_scores(observed)
     if len(best) < FEWEST:
@@ -201,9 +240,14 @@ def nothing_learned(
         compared = ", ".join(f"{value} for {name}" for value, name in zip(others_text, names, strict=True) if value)
         than = f" ({compared})" if compared else ""
         text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
-        if early:
-            rises = f"it is too early to say whether anything is learned: {text}, but returns still rise"
-            yield Finding(EARLY, rises, longer(config))
+        if early or ahead:
+            signs = ["returns still rise"] * early + ["that is clearly more than all of these"] * ahead
+            so_far = f"it is too early to say whether anything is learned: {text}, but {' and '.join(signs)}"
+            cure = longer(config)
+            if ahead:
+                more = "" if SIZED in config.options else f"try more configurations (--trials {2 * len(best)}), "
+                cure = f"{cure}, {more}or measure the best ones on fresh seeds (rekindle confirm STUDY)"
+            yield Finding(EARLY, so_far, cure)
         else:
             yield Finding(NOTHING, text, cures(config, probe))
     elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):

@@ -17,7 +17,7 @@ from rekindle.studies.analysis.cures import cures
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
 from rekindle.studies.analysis.rising import is_early, risen, too_short
-from rekindle.studies.analysis.unlearned import bar_of, nothing_learned, together_above
+from rekindle.studies.analysis.unlearned import bar_of, is_ahead, nothing_learned, together_above
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
@@ -166,6 +166,45 @@ def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() 
         "returns still rise"
     )
     assert cure == "train longer (--epochs 1:9)"
+
+
+def test_a_best_result_clearly_above_all_baselines_is_too_early_to_judge() -> None:
+    """Untrained policies differ so much that the best of eight may be as good by luck."""
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
+    untrained = [[mean - 0.2, mean + 0.2] for mean in (-9.9, -16.0, -19.0, -22.0, -30.0, -33.0, -35.0, -40.0)]
+    probe = seen(random=[-10.4, -10.0] * 10, untrained=untrained)
+    bar = bar_of(config, probe, 8)
+    assert bar is not None
+    assert bar > -5.4
+    assert is_ahead(probe, -5.4, 8)
+    results = replace(results_of(8), scores=np.array([-5.4] + [-20.0] * 7))
+    [finding] = nothing_learned(config, results, bar, probe, ahead=True)
+    assert (finding.check, finding.text) == (
+        "too early",
+        "it is too early to say whether anything is learned: none of 8 trials is better than an untrained policy "
+        "beyond chance: the best has -5.40 (-10.20 for random actions, -9.90 for the best of 8 untrained policies), "
+        "but that is clearly more than all of these",
+    )
+    assert finding.cure == (
+        "train longer (--epochs 1:9), try more configurations (--trials 16), or measure the best ones on fresh seeds "
+        "(rekindle confirm STUDY)"
+    )
+
+
+def test_a_best_result_that_episodes_or_random_actions_explain_is_not_ahead() -> None:
+    """The best of eight equal results is seldom above them by 2.4896 standard errors."""
+    untrained, equal = [[-9.9 - 0.2, -9.9 + 0.2], [-20.0, -21.0]], [-10.4, -10.0] * 10
+    margin = 2.4896 * 0.5  # of two episodes of the second policy
+    assert is_ahead(seen(random=equal, untrained=untrained), -9.9 + margin + 0.01, 8)
+    assert not is_ahead(seen(random=equal, untrained=untrained), -9.9 + margin - 0.01, 8)
+    assert not is_ahead(seen(random=equal, untrained=untrained), -9.9 + margin + 0.01, 16)
+    assert not is_ahead(
+        seen(random=[-10.4, -7.9], untrained=[[-10.0], [-20.0]]), -8.0, 8
+    )  # below one of random actions
+    assert not is_ahead(seen(random=[-7.9] * 20, untrained=untrained), -8.0, 8)
+    assert not is_ahead(seen(random=equal, untrained=untrained), -8.0, 8, 20, 1.0)
+    assert not is_ahead(seen(random=equal, untrained=[]), -8.0, 8)
+    assert not is_ahead(None, -8.0, 8)
 
 
 def results_of(count: int, score: float = 9.0) -> Measurements:
