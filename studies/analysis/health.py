@@ -52,6 +52,7 @@ from .unlearned import (
     is_ahead,
     learned_nothing,
     measured_best,
+    not_judged,
     nothing_learned,
     together_above,
 )
@@ -199,7 +200,7 @@ def _rows(store: Store, name: str) -> Rows:
 def none_learned(rows: Rows) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
-    See `unlearned.nothing_learned`.
+    See `unlearned.nothing_learned`, and `unlearned.not_judged` for studies of which that is not known.
     """
     early = ahead = False
     if rows.unlearned:
@@ -207,7 +208,8 @@ def none_learned(rows: Rows) -> Iterator[Finding]:
         early = is_early(rows.config, rows.replicates, rows.last, rows.curves)
         scores = rows.results.scores
         ahead = is_ahead(rows.probe, float(scores.max()), len(scores), *measured)
-    yield from nothing_learned(rows.config, rows.results, rows.bar, rows.probe, rows.learned, early, ahead)
+    findings = [*nothing_learned(rows.config, rows.results, rows.bar, rows.probe, rows.learned, early, ahead)]
+    yield from findings or not_judged(rows.config, rows.results, rows.probe)
 
 
 def still_rise(rows: Rows) -> Iterator[Finding]:

@@ -27,12 +27,23 @@ from .cures import Finding, cures, longer
 from .importance import FEWEST, Measurements
 
 EPISODES = 20  # of a result, see `tasks.evaluation`
-NOTHING, EARLY = "nothing learned", "too early"  # checks
-AFTER_TUNE = (NOTHING, EARLY, "one learned", "equal", "too short", "edge", "failures")  # checks that `tune` shows
+NOTHING, EARLY, UNJUDGED = "nothing learned", "too early", "not judged"  # checks
+AFTER_TUNE = (
+    NOTHING,
+    EARLY,
+    UNJUDGED,
+    "one learned",
+    "equal",
+    "too short",
+    "edge",
+    "failures",
+)  # checks that `tune` shows
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
 SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
 ALIKE = 0.01  # of the distance to the best result; results that differ by less are equal
 LEVEL = 0.005  # of tests over trials
+LONGER = 10  # times as many steps as those of a probe that were too few
+ENOUGH = 3  # episodes of random actions and untrained policies together, of which a bar follows
 EPISODE_RETURN, RETURN_EPISODES = "episode_return", "return_episodes"
 Curve = Sequence[tuple[int, Mapping[str, float]]]
 
@@ -84,7 +95,7 @@ def bar_of(
     """
     baselines = Baselines.of(probe)
     random, policies, means = baselines.random, baselines.policies, baselines.means
-    if objectives_of(config) != DEFAULT or is_across(config) or len(random) + len(means) < 3:
+    if objectives_of(config) != DEFAULT or is_across(config) or len(random) + len(means) < ENOUGH:
         return None
     levels = [*([statistics.fmean(random)] if random else []), *([statistics.median(means)] if means else [])]
     spread = statistics.stdev(means) if len(means) > 1 else 0.0
@@ -261,3 +272,31 @@ def nothing_learned(
         text = f"only trial {number} of {len(best)} learned anything: it has {one}, and the next one {next_best}"
         cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe)}"
         yield Finding("one learned", text, cure)
+
+
+def not_judged(config: Config, observed: Measurements, probe: Probe) -> Iterator[Finding]:
+    """Find studies whose probe has too few episodes to judge what is learned.
+
+    They have at least eight configurations, as those that are judged.
+
+    Args:
+        config: configuration of the study.
+        observed: its results.
+        probe: probe of its environment.
+    """
+    baselines = Baselines.of(probe)
+    episodes, policies = len(baselines.random), len(baselines.policies)
+    if probe is None or objectives_of(config) != DEFAULT or is_across(config) or episodes + policies >= ENOUGH:
+        return
+    if len(best_scores(observed)) < FEWEST:
+        return
+    text = "whether trials are better than an untrained policy is not judged"
+    if not isinstance(probe, ProbeView):
+        yield Finding(UNJUDGED, f"{text}: {probe.text}", "see what random actions return (rekindle probe ENV)")
+        return
+    why = (
+        f"{ENOUGH} episodes are needed, by random actions and different untrained policies, but the {probe.steps:,} "
+        f"steps of the probe ended {episodes} by random actions and {policies} by untrained policies"
+    )
+    steps = max(2 * EPISODES * max(probe.lengths, default=0), LONGER * probe.steps)
+    yield Finding(UNJUDGED, f"{text}: {why}", f"compare with a longer probe (rekindle probe ENV --steps {steps})")

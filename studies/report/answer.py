@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..analysis.unlearned import EARLY, NOTHING
+from ..analysis.unlearned import EARLY, NOTHING, UNJUDGED
 from ..engine.probes import lines_of
 from ..study.config import Config
 from ..study.number_text import counted, in_digits_alone
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..engine.views import ConfirmationView
     from ..storage.store import Store
 
-ANSWERED = (NOTHING, EARLY)  # checks whose findings an answer tells
+ANSWERED = (NOTHING, EARLY, UNJUDGED)  # checks whose findings an answer tells
 
 
 def answer(store: Store, name: str, path: Path) -> str:
@@ -47,7 +47,9 @@ def answer(store: Store, name: str, path: Path) -> str:
     compared = [f"{line[0].upper()}{line[1:]}." for line in lines_of(report.study.probe)]
     summary = f"{task.name} learned {task.env_steps:,} steps {origin}; its agent is in {file}."
     vain = [f"Nothing was learned: {row.text}; {row.cure}." for row in report.findings if row.check == NOTHING]
-    vain += [f"{row.text[0].upper()}{row.text[1:]}; {row.cure}." for row in report.findings if row.check == EARLY]
+    vain += [
+        f"{row.text[0].upper()}{row.text[1:]}; {row.cure}." for row in report.findings if row.check in (EARLY, UNJUDGED)
+    ]
     return " ".join([*vain, *report.verdict, summary, *compared])
 
 

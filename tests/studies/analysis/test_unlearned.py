@@ -17,11 +17,12 @@ from rekindle.studies.analysis.cures import cures
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
 from rekindle.studies.analysis.rising import is_early, risen, too_short
-from rekindle.studies.analysis.unlearned import bar_of, is_ahead, nothing_learned, together_above
+from rekindle.studies.analysis.unlearned import bar_of, is_ahead, not_judged, nothing_learned, together_above
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
 from rekindle.studies.engine.tune_options import study_config
+from rekindle.studies.engine.views import FailedProbeView
 from rekindle.studies.storage.commands import PROBE, add
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import SIZED
@@ -205,6 +206,44 @@ def test_a_best_result_that_episodes_or_random_actions_explain_is_not_ahead() ->
     assert not is_ahead(seen(random=equal, untrained=untrained), -8.0, 8, 20, 1.0)
     assert not is_ahead(seen(random=equal, untrained=[]), -8.0, 8)
     assert not is_ahead(None, -8.0, 8)
+
+
+def test_a_study_whose_probe_has_too_few_episodes_is_told_that_it_is_not_judged() -> None:
+    """An episode of 5,000 steps takes half of the longest probe."""
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3")
+    probe = seen(random=[3.0], untrained=[[5.0]], lengths=[5000, 5000], steps=10_000)
+    assert bar_of(config, probe, 8) is None
+    [finding] = not_judged(config, results_of(8), probe)
+    assert (finding.check, finding.cure) == (
+        "not judged",
+        "compare with a longer probe (rekindle probe ENV --steps 200000)",
+    )
+    assert finding.text == (
+        "whether trials are better than an untrained policy is not judged: 3 episodes are needed, by random actions "
+        "and different untrained policies, but the 10,000 steps of the probe ended 1 by random actions and 1 by "
+        "untrained policies"
+    )
+    endless = seen(random=[], untrained=[], lengths=[], steps=10_000)
+    assert next(not_judged(config, results_of(8), endless)).cure.endswith("--steps 100000)")
+    failed = FailedProbeView(baselines={}, text="it could not be probed: no license", warnings=[])
+    [finding] = not_judged(config, results_of(8), failed)
+    assert finding.text.endswith("is not judged: it could not be probed: no license")
+        "is not judged: it could not be probed: no license"
+    )
+    assert not [*not_judged(config, results_of(7), probe)]  # too few trials to be judged anyway
+    assert not [*not_judged(config, results_of(8), None)]  # no probe was asked for
+    assert not [*not_judged(config, results_of(8), seen(random=[3.0, 3.0], untrained=[[5.0]]))]
+    other = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:3", objective=["return_median"])
+    assert not [*not_judged(other, results_of(8), probe)]
+
+
+def test_diagnose_tells_that_a_study_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {**baselines("CartPole-v1"), "random": [20.0], "untrained": [[9.0]], "lengths": [5000, 5000]}
+    monkeypatch.setitem(globals(), "baselines", lambda env: results)
+    diagnosis = diagnosed(
+        f"sqlite:///{tmp_path / 's.db'}", "CartPole-v1", LEARNED["CartPole-v1"](np.random.default_rng(0))
+    )
+    assert "not judged" in {finding["check"] for finding in diagnosis["findings"]}
 
 
 def results_of(count: int, score: float = 9.0) -> Measurements:
