@@ -22,8 +22,8 @@ class Finding:
     """A defect of a study, and its cure.
 
     Attributes:
-        check: nothing learned, too early, not judged, one learned, equal, too short, edge, no effect, seeds, first rung,
-            failures, idle or pruned.
+        check: nothing learned, too early, not judged, one learned, equal, too short, edge, no effect, seeds,
+            first rung, failures, idle or pruned.
         text: the defect.
         cure: the cure.
     """

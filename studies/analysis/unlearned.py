@@ -275,7 +275,7 @@ def nothing_learned(
 
 
 def not_judged(config: Config, observed: Measurements, probe: Probe) -> Iterator[Finding]:
-    """Find studies whose probe has too few episodes to judge what is learned.
+    """Find studies whose probe is too short to judge what is learned.
 
     They have at least eight configurations, as those that are judged.
 

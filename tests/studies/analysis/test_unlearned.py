@@ -228,8 +228,6 @@ def test_a_study_whose_probe_has_too_few_episodes_is_told_that_it_is_not_judged(
     failed = FailedProbeView(baselines={}, text="it could not be probed: no license", warnings=[])
     [finding] = not_judged(config, results_of(8), failed)
     assert finding.text.endswith("is not judged: it could not be probed: no license")
-        "is not judged: it could not be probed: no license"
-    )
     assert not [*not_judged(config, results_of(7), probe)]  # too few trials to be judged anyway
     assert not [*not_judged(config, results_of(8), None)]  # no probe was asked for
     assert not [*not_judged(config, results_of(8), seen(random=[3.0, 3.0], untrained=[[5.0]]))]
