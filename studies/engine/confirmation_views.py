@@ -13,7 +13,7 @@ from ..statistics.estimates import ENOUGH_TO_HOLD, FEWEST, Interval
 from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.environments import is_across, labels
-from ..study.objectives import Bounds, measured, objectives_of, value_of
+from ..study.objectives import Bounds, bounds_by_name, measured, objectives_of, value_of
 from .confirmations import BOUNDS, Size, confirmations_of, distinct, turned
 from .ranking import rank
 from .study_views import study_view
@@ -193,7 +193,8 @@ def constraint_views(
         sign = 1 if constraint.relation == "<=" else -1
         worst = max(sign * value_of(row.objectives, constraint.name) for row in every)
         far = sign * greatest_mean([sign * result for result in results], worst)
-        value, low, high = ends.estimate, min(ends.low, far), max(ends.high, far)
+        ends = ends._replace(low=min(ends.low, far), high=max(ends.high, far))
+        value, low, high = ends.within(*bounds_by_name(constraint.name, config.environments), results)
         excesses = [constraint.excess(end) for end in (low, high)]
         holds = True if max(excesses) <= 0 else False if min(excesses) > 0 else None
         if holds and len(fresh) < ENOUGH_TO_HOLD:

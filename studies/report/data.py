@@ -29,7 +29,7 @@ from ..statistics.intervals import mean_interval
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import as_objective, is_across, scale_of, scaled_score
-from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of
+from ..study.objectives import MINIMIZE, RETURN, Bounds, bounds_by_name, bounds_of, measured, objectives_of
 from .analysis import rank_correlations
 from .content import BandView, CurvesView, DimensionView, ReportView
 from .summary import checklist, summary
@@ -250,6 +250,7 @@ def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None
             uids = _estimating_uids(store, report.study.study, best.number)
     else:
         return None
+    bounds = _bounds(Config.from_json(store.study(report.study.study).config, report.study.study), metric)
     several, of_seeds = len(report.study.environments or [report.study.env]), dict[int, list[float]]()
     seeds = [uids[start : start + several] for start in range(0, len(uids), several)]
     for seed in seeds:
@@ -259,9 +260,16 @@ def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None
     points = []
     for epoch, values in sorted(of_seeds.items()):
         if len(values) >= FEWEST:
-            mean, low, high = map(float, mean_interval(values, repetitions=400))
+            mean, low, high = map(float, mean_interval(values, repetitions=400).within(*bounds, values))
             points.append((epoch, mean, low, high))
     return BandView(label=label, seeds=len(seeds), points=points) if points else None
+
+
+def _bounds(config: Config, metric: str) -> Bounds:
+    """Return the least and the greatest possible value of a metric."""
+    with suppress(ValueError):  # the task may be of a package that is not installed here
+        return bounds_of(metric, load(config.task), config.environments)
+    return bounds_by_name(metric, config.environments)
 
 
 def _estimating_uids(store: Store, name: str, candidate: int) -> list[str]:

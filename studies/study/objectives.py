@@ -75,8 +75,9 @@ BOUNDS: dict[str, Bounds] = {
     SPEED: (0, None),
     "episode_length": (0, None),
     "clip_fraction": SHARE,
-    "info.is_success": SHARE,  # true or false at the end of an episode, in Gymnasium-Robotics and Stable-Baselines3
-    f"{EVALUATED}info.is_success": SHARE,
+    "success_rate": SHARE,
+    # True or false at the end of an episode, in Gymnasium-Robotics and Stable-Baselines3; Meta-World and ManiSkill.
+    **{f"{prefix}info.{name}": SHARE for prefix in ("", EVALUATED) for name in ("is_success", "success")},
 }
 ALWAYS = ("episode_return", "episode_length")  # reported by every task as soon as an episode has ended
 
@@ -96,10 +97,18 @@ def own_objective(algorithm: type[Task]) -> dict[str, str]:
 def bounds_of(name: str, algorithm: type[Task], environments: Iterable[Mapping[str, Any]] = ()) -> Bounds:
     """Return the least and the greatest possible value of an objective.
 
+    See `bounds_by_name`; a task may declare those of its own objective.
+    """
+    if algorithm.learner.objective == name and algorithm.learner.bounds != (None, None):
+        return algorithm.learner.bounds
+    return bounds_by_name(name, environments)
+
+
+def bounds_by_name(name: str, environments: Iterable[Mapping[str, Any]] = ()) -> Bounds:
+    """Return the least and the greatest possible value of a metric.
+
     Each is None where it is not known, as for returns, or if it depends on the length of an episode, as for sums.
     """
-    if algorithm.learner.objective == name:
-        return algorithm.learner.bounds
     least, greatest = BOUNDS.get(name, (None, None))
     entry = name.removeprefix(EVALUATED).removeprefix(INFO)
     summed = any(env.get("info", {}).get(entry) == "sum" for env in environments)

@@ -191,6 +191,21 @@ def holds(config: Config, result: Sequence[float]) -> bool | None:
     return constraint_views(config, rows, 0)["cost<=25"].holds
 
 
+def test_the_interval_of_a_success_rate_has_no_impossible_ends(sqlite_url: str) -> None:
+    """Of three seeds with successes in all, all and no episodes, Student's interval would be -2.6 to 4.0."""
+    config = confirming(sqlite_url, 3)
+    config = replace(config, options={**config.options, "constraint": ["info.is_success>=0.5"]})
+    first = config.options["seeds"] - 3
+    for results in ([1.0, 1.0, 0.0], [1.0, 1.0, 1.0]):
+        rows = {
+            (0, s): Segment(s, 0, 1, "done", 1.0, objectives={"info.is_success": result})
+            for s, result in enumerate(results, first)
+        }
+        view = constraint_views(config, rows, 0)["info.is_success>=0.5"]
+        assert (view.value, view.high) == (pytest.approx(sum(results) / 3), 1)
+        assert 0 <= view.low <= view.value
+
+
 def costs(distribution: str, rng: np.random.Generator, mean: float, size: int) -> np.ndarray[Any, Any]:
     """Costs with a known mean, the later kinds with a longer tail."""
     draws = {

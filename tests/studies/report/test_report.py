@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rekindle import Store, Study, tune
+from rekindle import Space, Store, Study, task, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
@@ -618,3 +618,15 @@ def test_a_notebook_shows_a_study_and_a_task_without_their_markup(studies: Store
     assert f"<th style='text-align:left'>lr</th><td style='text-align:left'>{task.hyperparameters['lr']:.6g}<" in (
         task._repr_html_()
     )
+
+
+def test_the_band_of_a_success_rate_has_no_impossible_ends(sqlite_url: str) -> None:
+    @task(space=Space(), objective="success_rate")
+    def reach(hp: Any, state: Any, seed: int) -> tuple[None, dict[str, float]]:
+        return None, {"success_rate": float(seed % 3 > 0)}
+
+    tune(reach, trials=1, seeds=3, epochs=2, storage=sqlite_url, study="s", progress=False)
+    with Store(sqlite_url) as store:
+        band = report_view(store, "s").band
+    assert band is not None
+    assert [(low, high) for _, _, low, high in band.points] == [(0, 1), (0, 1)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rekindle
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
@@ -62,6 +63,13 @@ def searched(**options: Any) -> Config:
     return Config(**{**config.to_json(), "space": space, "fixed": fixed})
 
 
+def named(objective: str, bounds: tuple[float | None, float | None]) -> Any:
+    """A task with this objective."""
+    return rekindle.task(space=rekindle.Space(), objective=objective, bounds=bounds)(
+        lambda hp, state, seed: (None, {objective: 1})
+    )
+
+
 def test_bounds_of_objectives_are_known_or_left_open() -> None:
     ppo, digits = load("ppo"), load("digits")
     assert bounds_of("accuracy", digits) == (0, 1)
@@ -71,6 +79,9 @@ def test_bounds_of_objectives_are_known_or_left_open() -> None:
     for name in ("info.is_success", "evaluated.info.is_success"):
         assert bounds_of(name, ppo, [last]) == (0, 1)
         assert bounds_of(name, ppo, [last, summed]) == (0, None)  # an episode may go on at its goal
+    assert bounds_of("info.success", ppo) == bounds_of("success_rate", ppo) == (0, 1)
+    assert bounds_of("success_rate", named("success_rate", (None, None))) == (0, 1)
+    assert bounds_of("success_rate", named("success_rate", (0, 100))) == (0, 100)  # in percent, as the task says
     assert bounds_of("episode_length", ppo) == bounds_of("model_size", digits) == (0, None)
 
 
