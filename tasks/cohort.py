@@ -107,6 +107,19 @@ class Cohort:
         A member whose numbers become NaN or infinite is marked as bad and left behind, and the others continue. SIGTERM
         and SIGINT take effect between two steps, after the states are saved.
 
+        Any other exception in a step, such as one of an environment, ends the call and marks all members as bad: they
+        step together, so no state is whole. Tasks built again with the same hyperparameters resume from what is saved.
+        Trained one by one, as a worker does then, only the one at fault fails, and the others may train together again:
+
+            try:
+                Cohort(tasks).fit(9)
+            except Exception:
+                tasks = [PPO(env, seed=seed, storage=store).init() for seed in seeds]
+                for task in tasks:
+                    with suppress(Exception):
+                        task.fit(9)
+                tasks = [task for task in tasks if task.bad is None]
+
         Args:
             epochs: total to reach.
             context: function called with an EpochEvent for each member at the end of each epoch; it may raise to stop

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 import tiny
+from own_envs import Brittle
 from rekindle.spaces import unflatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
@@ -21,7 +23,7 @@ SMALL: dict[str, Any] = unflatten(tiny.ROLLOUTS)
 RATES = [1e-3, 3e-3, 1e-2, 1e-4]
 
 
-def make(seed: int, storage: Store | None = None, env: str = "CartPole-v1", **changes: Any) -> PPO:
+def make(seed: int, storage: Store | None = None, env: Any = "CartPole-v1", **changes: Any) -> PPO:
     values = {**SMALL, "optimizer": {"lr": RATES[seed % 4]}, **changes}
     return PPO(env, seed=seed, storage=storage).init(**values)
 
@@ -220,6 +222,49 @@ def test_an_exception_in_a_step_breaks_every_member(store: Store, monkeypatch: p
     assert all(task.resumed and task.epochs == 1 for task in again)
     Cohort(again).fit(2)
     assert_as_alone(again, 2)
+
+
+def test_after_an_error_of_an_environment_the_others_continue_as_the_docstring_says(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One episode of member 1 fails. All break, since they step together; built anew, the others reach the end."""
+    env, seeds = {"id": "own_envs:Brittle-v0", "kwargs": {"when": "seeds"}}, list[int]()
+    reset = Brittle.reset
+
+    def note(self: Brittle, **options: Any) -> Any:
+        seeds.append(options["seed"])
+        return reset(self, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Brittle, "reset", note)
+        task = make(1, env=env)
+        task.fit(2)
+        before = {*seeds}
+        task.fit(4)
+    doomed = {*seeds} - before
+    assert doomed
+    step = Brittle.step
+
+    def fail(self: Brittle, action: Any) -> Any:
+        if self.seed in doomed:
+            raise OSError("no such map")
+        return step(self, action)
+
+    monkeypatch.setattr(Brittle, "step", fail)
+    tasks = [make(seed, store, env) for seed in range(3)]
+    Cohort(tasks).fit(2)
+    with pytest.raises(OSError, match="no such map"):
+        Cohort(tasks).fit(4)
+    assert all(isinstance(task.bad, OSError) for task in tasks)
+    for index in range(3):
+        tasks[index] = make(index, store, env)  # resumes what is saved
+        assert tasks[index].epochs >= 2
+        with suppress(OSError):
+            tasks[index].fit(4)
+    living = [task for task in tasks if task.bad is None]
+    assert [task.seed for task in living] == [0, 2]
+    Cohort(living).fit(5)
+    assert_as_alone(living, 5, env=env)
 
 
 def test_a_pruned_member_stops_the_cohort_between_two_steps(store: Store) -> None:
