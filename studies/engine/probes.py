@@ -9,7 +9,7 @@ same, the second writes nothing.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -277,56 +277,83 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
 
 
 def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
-    """Return what is unusual about the environment, a line each."""
-    from ..study.widening import is_dark  # imports NumPy
+    """Return what is unusual about the environment, a line each.
 
-    texts = []
+    Args:
+        probe: results of the probe.
+        wider: hyperparameters that a study searches because of them.
+    """
+    of_environment = chain(_code_warnings(probe), _length_warnings(probe), _signal_warnings(probe))
+    return [*of_environment, *_pixel_warnings(probe, wider), *_search_warnings(probe, wider)]
+
+
+def _code_warnings(probe: ProbeView) -> Iterator[str]:
+    """Warn of slow steps and of errors."""
     if probe.slow is not None:
-        texts.append(f"a step takes {probe.slow:.3g} s, which is too slow for a probe; use many --workers")
+        yield f"a step takes {probe.slow:.3g} s, which is too slow for a probe; use many --workers"
     if (count := len(probe.failures)) > 0:
         last = probe.failures[-1].splitlines()[0]
-        texts.append(
-            f"{counted(count, 'episode')} failed: {last}; a trial that meets this again and again fails; {GOES_ON}"
-        )
+        yield f"{counted(count, 'episode')} failed: {last}; a trial that meets this again and again fails; {GOES_ON}"
     if probe.raised:
-        texts.append(
-            f"{counted(probe.raised, 'episode')} of {len(probe.lengths)} ended by an error (on_error); a trial with "
-            "too many fails"
-        )
+        errors = f"{counted(probe.raised, 'episode')} of {len(probe.lengths)} ended by an error (on_error)"
+        yield f"{errors}; a trial with too many fails"
+
+
+def _length_warnings(probe: ProbeView) -> Iterator[str]:
+    """Warn of episodes that do not end."""
     if not probe.lengths and probe.slow is None:
-        texts.append(
+        yield (
             f"no episode ended within {probe.steps:,} steps; without a time limit (max_episode_steps), evaluations "
             "take very long"
         )
     policies = probe.steps - sum(probe.lengths)  # their steps, if none of their episodes ended
     if probe.lengths and probe.untrained and not any(probe.untrained) and policies > STUCK * max(probe.lengths):
-        texts.append(
+        yield (
             f"random actions end their episodes within {max(probe.lengths):,} steps, but untrained policies none "
             f"within {policies:,}: they may get stuck, as by actions without effect; unless it has a time limit "
             "(max_episode_steps), evaluations take very long"
         )
+
+
+def _signal_warnings(probe: ProbeView) -> Iterator[str]:
+    """Warn of rewards and observations that tell nothing."""
     if probe.zero_rewards == 1:
-        texts.append("no reward was other than 0; if there is none at all, nothing can be learned from it")
+        yield "no reward was other than 0; if there is none at all, nothing can be learned from it"
     if probe.observations is not None and probe.observations.high == 0:
-        texts.append("all observations are equal, so that a policy cannot react to anything")
-    if is_dark(probe.largest_pixel):
-        start = f"no number of an image was above {probe.largest_pixel}, of 255"
-        if scaled := [name for name in wider if name.endswith("model.largest_pixel")]:
-            texts.append(f"{start}, so that many trials scale them ({', '.join(scaled)})")
-        else:
-            texts.append(f"{start}; if that is so of all, --set model.largest_pixel={probe.largest_pixel} scales them")
-    if curious := [name for name in wider if name.endswith("rnd.use")]:
-        texts.append(
+        yield "all observations are equal, so that a policy cannot react to anything"
+
+
+def _pixel_warnings(probe: ProbeView, wider: Collection[str]) -> Iterator[str]:
+    """Warn of images with small numbers."""
+    from ..study.widening import is_dark  # imports NumPy
+
+    if not is_dark(probe.largest_pixel):
+        return
+    start = f"no number of an image was above {probe.largest_pixel}, of 255"
+    if scaled := _ending(wider, "model.largest_pixel"):
+        yield f"{start}, so that many trials scale them ({scaled})"
+    else:
+        yield f"{start}; if that is so of all, --set model.largest_pixel={probe.largest_pixel} scales them"
+
+
+def _search_warnings(probe: ProbeView, wider: Collection[str]) -> Iterator[str]:
+    """Tell what a study searches because of rewards and observations."""
+    if curious := _ending(wider, "rnd.use"):
+        yield (
             "random actions hardly ever earn another reward than usual, so one trial in four explores by curiosity "
-            f"({', '.join(curious)})"
+            f"({curious})"
         )
-    if normalized := [name for name in wider if name.endswith("normalize_obs")]:
-        texts.append(f"observations are far from 1, so that many trials normalize them ({', '.join(normalized)})")
-    if scaled := [name for name in wider if name.endswith("scale_reward")]:
-        texts.append(f"rewards are far from 1, so that many trials scale them ({', '.join(scaled)})")
-    if further := [name for name in wider if name.endswith("gamma") and not name.endswith("rnd.gamma")]:
-        texts.append(f"episodes take up to {max(probe.lengths):,} steps, so {', '.join(further)} may be nearer to 1")
-    return texts
+    if normalized := _ending(wider, "normalize_obs"):
+        yield f"observations are far from 1, so that many trials normalize them ({normalized})"
+    if scaled := _ending(wider, "scale_reward"):
+        yield f"rewards are far from 1, so that many trials scale them ({scaled})"
+    if further := _ending([name for name in wider if not name.endswith("rnd.gamma")], "gamma"):
+        yield f"episodes take up to {max(probe.lengths):,} steps, so {further} may be nearer to 1"
+
+
+def _ending(names: Iterable[str], end: str) -> str:
+    """Return the names with this end, as a list in words."""
+    return ", ".join(name for name in names if name.endswith(end))
 
 
 def lines_of(
