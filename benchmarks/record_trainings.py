@@ -225,6 +225,19 @@ DQN: list[dict[str, Any]] = [
     {"distribution": "quantile", "quantiles": 50, "n_step": 1, "optimizer.lr": 5e-4},
     {"exploration.horizon": 30_000, "gamma": 0.95, "n_step": 1, "tau": 0.02},
 ]  # fmt: skip
+OF_DQN = {  # DQN's defaults, where those of QR-DQN are for millions of frames
+    "target_interval": 1, "tau": 0.005, "n_step": 3, "double": True, "num_updates": 2, "batch_size": 64,
+    "max_grad_norm": 10.0,
+}  # fmt: skip
+FASTER = {"optimizer.lr": 3e-4, "tau": 0.01, "num_updates": 4}
+QRDQN: list[dict[str, Any]] = [
+    {},
+    {**OF_DQN, "optimizer.lr": 1e-3},
+    {**OF_DQN, "optimizer.lr": 1e-3, "quantiles": 50},
+    {**OF_DQN, **FASTER, "model.width": 128},
+    {**OF_DQN, **FASTER, "quantiles": 50},
+    {**OF_DQN, "normalize_obs": True, "optimizer.lr": 3e-3, "quantiles": 50},
+]  # fmt: skip
 SAC: list[dict[str, Any]] = [
     {},
     {
@@ -308,6 +321,7 @@ def recordings() -> Mapping[str, Recording]:
     return {
         "ppo": Recording(of_ppo),
         "dqn": Recording(DQN, OF_CHOICES, epoch_steps=2048),
+        "qrdqn": Recording(QRDQN, OF_CHOICES, epoch_steps=2048),
         "sac": Recording(SAC, OF_BOXES, epoch_steps=256, seeds=1),
     }
 
