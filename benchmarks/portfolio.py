@@ -7,11 +7,11 @@ A table is what `rekindle tune tabular benchmarks/trainings/ppo/Swimmer-v5.npz` 
 three points of each training. `training` (N, S, T) has the mean return of the training's own episodes in each epoch,
 and `meta` the environment, the seeds and each row's exact hyperparameters (a text column says none, where they are
 None). The portfolio starts with the defaults, and takes the configuration that raises the mean over environments of the
-best of the portfolio most, up to SIZE - 1 times: greedy maximization of a submodular function. Returns are normalized
-in each environment from 0, the lower decile of configurations, to 1, the best. The choice is by the mean of the greedy
-policy's last return and of those of the training's own last episodes, which are many more; the portfolio's worth is by
-the first alone. A portfolio is written if in environments that are left out it is better than others at random. There,
-no configuration counts that somebody tuned in the environment.
+best of the portfolio most, up to a size: greedy maximization of a submodular function. Returns are normalized in each
+environment from 0, the lower decile of configurations, to 1, the best. The choice is by the mean of the greedy policy's
+last return and of those of the training's own last episodes, which are many more; the portfolio's worth is by the first
+alone. A portfolio is written if in environments that are left out it is better than others at random. There, no
+configuration counts that somebody tuned in the environment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rekindle.benchmarks.record_trainings import ENVIRONMENTS, RUNGS, TUNED_IN, 
 from rekindle.spaces import flatten
 from rekindle.tasks import load
 
-SIZE = 7  # with the defaults
+SIZES = {"ppo": 7, "sac": 7, "dqn": 2, "qrdqn": 2}  # with the defaults; few recordings do not tell more
 LAST = 4  # epochs at the end whose own episodes count
 TRAININGS = Path(__file__).parent / "trainings"
 FILE = Path(__file__).parent.parent / "studies" / "study" / "portfolio.json"
@@ -144,12 +144,11 @@ class Recorded:
         last = [np.ma.masked_invalid(of_env[:, :, -LAST:]).mean((1, 2)) for of_env in self.training]
         return (self.results() + normalized([of_env.filled(of_env.min()) for of_env in last])) / 2
 
-    def portfolio(self, without: str | None = None, size: int = SIZE) -> list[int]:
+    def portfolio(self, without: str | None = None) -> list[int]:
         """Return the indices of the chosen configurations, the defaults first.
 
         Args:
             without: environment that is left out, with what was tuned in it.
-            size: their number, at most.
         """
         merits = self.merits()[[env != without for env in self.envs]]
         left_out = TUNED_IN.get(without or "", ()) if self.task == "ppo" else ()
@@ -158,7 +157,12 @@ class Recorded:
             for index, (row, values) in enumerate(zip(self.rows, self.configurations, strict=True))
             if row not in left_out and fits(self.task, values)
         ]
-        return chosen(merits, candidates, size)
+        return chosen(merits, candidates, SIZES[self.task])
+
+    def gains(self, portfolio: Sequence[int]) -> list[float]:
+        """Return by how much each configuration but the first raises the mean merit of a portfolio's best."""
+        best = np.maximum.accumulate(self.merits()[:, portfolio], axis=1).mean(0)
+        return [round(float(gain), 3) for gain in np.diff(best)]
 
 
 def normalized(returns: Sequence[Array]) -> Array:
@@ -248,9 +252,15 @@ def main() -> None:
         return
     source = f"benchmarks/portfolio.py, from the trainings in benchmarks/trainings/{task}"
     content = json.loads(FILE.read_text()) | {
-        task: {"source": source, "configurations": [recorded.configurations[n] for n in portfolio]}
+        task: {
+            "source": source,
+            "environments": len(recorded.envs),
+            "gains": recorded.gains(portfolio),
+            "configurations": [recorded.configurations[n] for n in portfolio],
+        }
     }
-    FILE.write_text(json.dumps(content, indent=1) + "\n")
+    most_first = sorted(content.items(), key=lambda entry: -entry[1]["environments"])
+    FILE.write_text(json.dumps(dict(most_first), indent=1) + "\n")
 
 
 if __name__ == "__main__":

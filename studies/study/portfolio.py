@@ -20,30 +20,44 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 FEWEST = 8  # trials of a study with a portfolio
+MINOR = 0.01  # gain of a configuration that gives way to those of other algorithms
 SMALL_ENTROPY = 0.1  # initial coefficient of SAC's entropy where rewards are scaled, which 1 would outweigh
 
 
 @cache
+def _portfolios() -> Mapping[str, Mapping[str, Any]]:
+    """Return the portfolios by task, those from recordings in most environments first."""
+    content: Mapping[str, Mapping[str, Any]]
+    content = json.loads(files(__package__).joinpath("portfolio.json").read_text(encoding="utf-8"))
+    return content
+
+
 def portfolio(task: str) -> Sequence[Mapping[str, Any]]:
     """Return the portfolio of a task, the defaults first.
 
     Hyperparameters have dotted names. Without a portfolio it is empty.
     """
-    content = json.loads(files(__package__).joinpath("portfolio.json").read_text(encoding="utf-8"))
-    configurations: Sequence[Mapping[str, Any]] = content.get(task, {}).get("configurations", [])
+    configurations: Sequence[Mapping[str, Any]] = _portfolios().get(task, {}).get("configurations", [])
     return configurations
 
 
 def opening(algorithm: type[Task], env: Any) -> Sequence[Mapping[str, Any]]:
     """Return configurations for the first trials of a study, in their order.
 
-    Where the study chooses among algorithms, the defaults of each come first, then the others of each portfolio.
+    Where the study chooses among algorithms, the defaults of each come first, then the others of each portfolio, and
+    last those of them that were worth little.
     """
     starts = algorithm.starts(env)
     if not starts:
         return portfolio(algorithm.name)
-    names = [algorithm.chosen(env, start)[0].name for start in starts]
-    return [*starts, *(algorithm.named(name, values) for name in names for values in portfolio(name)[1:])]
+    names = {algorithm.chosen(env, start)[0].name for start in starts}
+    others = [
+        (gain < MINOR, algorithm.named(name, values))
+        for name, recorded in _portfolios().items()
+        if name in names
+        for gain, values in zip(recorded["gains"], recorded["configurations"][1:], strict=True)
+    ]
+    return [*starts, *(values for _, values in sorted(others, key=lambda other: other[0]))]
 
 
 def portfolio_option(config: Config, algorithm: type[Task], repeats: int) -> dict[str, Any]:
