@@ -46,5 +46,6 @@ def diagnose(arguments: argparse.Namespace) -> int:
     for finding in result.findings:
         tables.print_finding(out, finding)
     if not result.findings:
-        note(out, "no defects were found in this study")
+        judged = f", but whether its trials learned anything takes {FEWEST} configurations to judge"
+        note(out, f"no defects were found in this study{judged if result.configurations < FEWEST else ''}")
     return 0
