@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from rekindle.spaces import flatten
-from rekindle.studies.analysis.learning import source
+from rekindle.studies.analysis.learning import source_of
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial
@@ -34,7 +34,7 @@ def study(table: Table, sources: list[Table], seed: int, options: argparse.Names
         rows = random.permutation(len(other.returns))[:count]
         order = rows[np.argsort(-true(other)[rows], kind="stable")]
         values = [{name: column[row].item() for name, column in other.columns.items()} for row in order]
-        learned.append(source(str(n), values))
+        learned.append(source_of(str(n), values))
         if options.reversed:
             learned[-1]["scores"] = [1 - score for score in learned[-1]["scores"]]
     config = study_config(

@@ -36,7 +36,7 @@ INSTRUMENTS = {  # an example, and tasks for testing drivers and schedulers
 CHOICES = {"auto": ".tasks.algorithms.auto:Auto"}  # tasks of studies alone, whose trials are other tasks
 CLASSES = {name: module for module, _, name in (home.partition(":") for home in ALGORITHMS.values())}
 MAKERS = {
-    "command": ".tasks.adapters.programs:program",
+    "command": ".tasks.adapters.programs:program_task",
     **dict.fromkeys(("sb3", "sbx"), ".tasks.adapters.sb3:model"),
 }  # of task classes, by what precedes the colon of their names
 _LSTM, _MASKS = "that is ppo with --set model.memory=lstm", "ppo and the others that choose obey masks as they are"

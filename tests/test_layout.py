@@ -319,6 +319,24 @@ def test_kernels_are_imported_where_their_machine_code_is_kept() -> None:
     assert wrong == [], "without loading.kernels() before, each process compiles them, for half a minute"
 
 
+def test_no_parameter_hides_what_its_module_defines_or_imports() -> None:
+    """A reader would take the function of this name for the parameter, or call the parameter."""
+    hiding = []
+    for path in SOURCES:
+        names = set[str]()
+        for node in parsed(path).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+        hiding += [
+            f"{path.relative_to(ROOT)}:{argument.lineno}: {argument.arg}"
+            for argument in ast.walk(parsed(path))
+            if isinstance(argument, ast.arg) and argument.arg in names
+        ]
+    assert hiding == []
+
+
 def at_import(path: Path) -> list[tuple[int, str]]:
     """What `imports` gives, without the imports of functions."""
     lines = {node.lineno for node in parsed(path).body if isinstance(node, ast.Import | ast.ImportFrom)}

@@ -153,7 +153,7 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
             f"a source needs at least {FEWEST} configurations with a result, but {label} has {len(ranked)}; train it "
             "further, or leave it out"
         )
-    origin = source(name, [flatten(trial.hyperparameters) for trial in ranked])
+    origin = source_of(name, [flatten(trial.hyperparameters) for trial in ranked])
     values = [{name: values_of[name] for name in config.open if name in values_of} for values_of in origin["values"]]
     if all(values_of == values[0] for values_of in values):
         raise BadConfig(
@@ -163,7 +163,7 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
     return {"study": label, "values": values, "scores": origin["scores"]}
 
 
-def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def source_of(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a source in the form that the option stores.
 
     Args:

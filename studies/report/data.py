@@ -64,8 +64,8 @@ def report_view(store: Store, name: str) -> ReportView:
     values = [(trial, trial.result(objective)) for trial in best_first]
     reached, rows = _reached(segments), store.trials(name)
     parts = [] if is_across(config) else _names_of_behaviours(store, rows)
-    measured, fresh = _measured(store, name, (objective, EPISODE_RETURN, *parts)), _fresh(config, segments)
-    metric = _curve_metric(measured, objective)
+    curves, fresh = _measured(store, name, (objective, EPISODE_RETURN, *parts)), _fresh(config, segments)
+    metric = _curve_metric(curves, objective)
     report = ReportView(
         study=study,
         title=config.title,
@@ -86,17 +86,15 @@ def report_view(store: Store, name: str) -> ReportView:
         correlations=rank_correlations(included, study.rungs, objective),
         timeline=timeline(rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}),
         failures=dict(sorted(Counter(_decision(event.data) for event in events if event.kind == "failed").items())),
-        curves=_curves(store, study, measured, metric),
-        of_behaviours=[_curves(store, study, measured, part) for part in parts if part != metric],
+        curves=_curves(store, study, curves, metric),
+        of_behaviours=[_curves(store, study, curves, part) for part in parts if part != metric],
         band=None,
         verdict=[],
         checklist=[],
     )
     starts = [event.data for event in events if event.kind == "init"]
     return report.replace(
-        band=_band(store, report, measured),
-        verdict=summary(config, report),
-        checklist=checklist(config, report, starts),
+        band=_band(store, report, curves), verdict=summary(config, report), checklist=checklist(config, report, starts)
     )
 
 
@@ -173,7 +171,7 @@ def _names_of_behaviours(store: Store, rows: Sequence[Trial]) -> list[str]:
     return sorted(name for name in next(filter(None, names), ()) if name.startswith(OF_BEHAVIOURS))
 
 
-def _curves(store: Store, study: StudyView, measured: Curves, metric: str) -> CurvesView:
+def _curves(store: Store, study: StudyView, curves: Curves, metric: str) -> CurvesView:
     """Return each trial's curve of a metric, averaged over its seeds.
 
     Of a confirmation's candidate, those of its estimate count.
@@ -184,7 +182,7 @@ def _curves(store: Store, study: StudyView, measured: Curves, metric: str) -> Cu
         if scheduling(study.scheduler).confirms:
             uids = _estimating_uids(store, study.study, trial.number)
         last = max((rung.epochs for rung in trial.rungs), default=0)  # another study may train it further
-        by_epoch = _by_epoch(measured, uids, metric).items()
+        by_epoch = _by_epoch(curves, uids, metric).items()
         points = [(epoch, statistics.fmean(of)) for epoch, of in by_epoch if epoch <= last]
         if points:
             means[trial.number] = points
@@ -213,27 +211,27 @@ def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
     return scaled
 
 
-def _curve_metric(measured: Curves, objective: str) -> str:
+def _curve_metric(curves: Curves, objective: str) -> str:
     """Return the objective, or the training return if it has more points.
 
     It is that of a behaviour whose return is the objective.
     """
-    counts = Counter(name for rows in measured.values() for _, values in rows for name in values)
+    counts = Counter(name for rows in curves.values() for _, values in rows for name in values)
     names = (f"episode_{objective}", EPISODE_RETURN)
     training = next((name for name in names if counts[name]), EPISODE_RETURN)
     return training if counts[training] > counts[objective] else objective
 
 
-def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, list[float]]:
+def _by_epoch(curves: Curves, uids: Iterable[str], metric: str) -> dict[int, list[float]]:
     by_epoch: dict[int, list[float]] = {}
     for uid in uids:
-        for epoch, values in measured.get(uid, ()):
+        for epoch, values in curves.get(uid, ()):
             if metric in values:
                 by_epoch.setdefault(epoch, []).append(values[metric])
     return dict(sorted(by_epoch.items()))
 
 
-def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None:
+def _band(store: Store, report: ReportView, curves: Curves) -> BandView | None:
     """Return the best configuration's curve with its 95% interval.
 
     A confirmed study, and a confirmation, have the curve of the winner on the seeds that estimate it.
@@ -241,7 +239,7 @@ def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None
     metric, confirmation = report.curves.metric, report.confirmation
     if confirmation and confirmation.best and confirmation.winner is not None:
         name, winner = confirmation.confirmation, confirmation.winner
-        label, measured = candidate_name(confirmation.best), _measured(store, name, (metric,))
+        label, curves = candidate_name(confirmation.best), _measured(store, name, (metric,))
         uids = _estimating_uids(store, name, winner)
     elif report.ranked:
         best = report.trials[report.ranked[0]]
@@ -254,7 +252,7 @@ def _band(store: Store, report: ReportView, measured: Curves) -> BandView | None
     several, of_seeds = len(report.study.environments or [report.study.env]), dict[int, list[float]]()
     seeds = [uids[start : start + several] for start in range(0, len(uids), several)]
     for seed in seeds:
-        for epoch, values in _by_epoch(measured, seed, metric).items():
+        for epoch, values in _by_epoch(curves, seed, metric).items():
             if len(values) == several:  # in each environment
                 of_seeds.setdefault(epoch, []).append(statistics.fmean(values))
     points = []

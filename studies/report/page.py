@@ -258,7 +258,7 @@ def _ended_by(state: str) -> str:
 
 PARTS = (
     *(
-        results.confirmation,
+        results.confirmation_part,
         results.health,
         _curves,
         _promotions,

@@ -20,7 +20,7 @@ from .verdicts import candidate_name, described, failures_of, interval_texts
 MOST_SAMPLES = 4  # configurations whose distributions are report
 
 
-def confirmation(report: ReportView) -> str:
+def confirmation_part(report: ReportView) -> str:
     confirmation = report.confirmation
     if confirmation is None:
         return ""

@@ -263,11 +263,11 @@ def _imported(text: str, module: str, name: str) -> type[BaseSampler]:
     return sampler
 
 
-def _suggested(spelled: Spelled, config: Config) -> dict[str, Any]:
+def _suggested(spelling: Spelled, config: Config) -> dict[str, Any]:
     """Return what a sampler suggests after some made-up trials of a study."""
     space, several, draw = distributions(config.searched), len(objectives_of(config)), Draw(config, TOLD)
     drawn = optuna.create_study(sampler=RandomSampler(seed=config.seed))
-    sampler = _Seeded(spelled.instance(draw), draw.seed, spelled.name)
+    sampler = _Seeded(spelling.instance(draw), draw.seed, spelling.name)
     study = optuna.create_study(directions=["maximize"] * several, sampler=sampler)
     for number in range(TOLD):
         infeasible = constrained([number % 3 - 1.0] * len(constraints_of(config)))

@@ -28,7 +28,8 @@ from ..schedulers.seeds import seeds_of
 from ..shell import command_line
 from ..storage import commands
 from ..storage.commands import BOUND, CODE, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
-from ..storage.studies import change_config, revise, trials
+from ..storage.studies import change_config, revise
+from ..storage.studies import trials as stored_trials
 from ..study.code import FILES
 from ..study.config import RESUMES, Config
 from ..study.searched import known_values
@@ -143,7 +144,7 @@ class Steering:
 
         def work(connection: Connection) -> Command:
             revise(connection, self.study)
-            steering, rows = commands.commands(connection, self.study), trials(connection, self.study)
+            steering, rows = commands.commands(connection, self.study), stored_trials(connection, self.study)
             config = Config.from_json(commands.stored_config(connection, self.study), self.study)
             following = range(len(rows) // seeds_of(config), config.trials[-1])
             left = sum(not any(n in repeating for repeating in config.repeating) for n in following)

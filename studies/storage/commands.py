@@ -114,10 +114,10 @@ def hold_of(history: Sequence[Command]) -> Command | None:
     return None if last is None or last.kind == RESUME else last
 
 
-def cure_of(name: str, command: Command) -> str:
+def cure_of(name: str, holding: Command) -> str:
     """Return how to resume a stopped or paused study."""
-    if command.who in BOUNDS and command.who in command.data:
-        return f"`{command_line('extend', name, f'--{command.who} MORE')}` (or off) continues it"
+    if holding.who in BOUNDS and holding.who in holding.data:
+        return f"`{command_line('extend', name, f'--{holding.who} MORE')}` (or off) continues it"
     return f"`{command_line('resume', name)}` continues it"
 
 

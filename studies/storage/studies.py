@@ -181,19 +181,19 @@ def changes(connection: Connection, name: str, since: int = -1, created: float |
     return Changes(row.revision, whole, config, new_trials, new_segments, row.created)
 
 
-def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
+def add_trials(connection: Connection, name: str, new_trials: Iterable[Trial], revision: int) -> None:
     """Add the trials whose numbers are unused."""
     columns = {"study": name, "revision": revision}
-    rows = [row.columns() | columns for row in sorted(trials, key=lambda row: row.number)]
+    rows = [row.columns() | columns for row in sorted(new_trials, key=lambda row: row.number)]
     if rows:
         new = insert(connection, trial).values(created=Now()).on_conflict_do_nothing()
         connection.execute(new, [{key: row[key] for key in row if key != "created"} for row in rows])
 
 
-def add_segments(connection: Connection, name: str, segments: Iterable[Segment], revision: int) -> None:
+def add_segments(connection: Connection, name: str, new_segments: Iterable[Segment], revision: int) -> None:
     """Add the segments whose (number, rung) is unused."""
     columns = {"study": name, "revision": revision}
-    rows = [row.columns() | columns for row in sorted(segments, key=lambda row: (row.number, row.rung))]
+    rows = [row.columns() | columns for row in sorted(new_segments, key=lambda row: (row.number, row.rung))]
     if rows:
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 

@@ -188,7 +188,7 @@ def _blob(source: Store, digest: str) -> bytes:
 
 
 def _compare(
-    connection: Connection, study: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
+    connection: Connection, imported: Study, trials: list[Trial], segments: list[Segment], steering: list[Command]
 ) -> bool:
     """Return whether the study is already stored.
 
@@ -196,18 +196,18 @@ def _compare(
         StudyMismatch: the stored content is different.
     """
     try:
-        stored = study_rows.get_study(connection, study.name)
+        stored = study_rows.get_study(connection, imported.name)
     except UnknownStudy:
         return False
-    rows = study_rows.trials(connection, study.name), study_rows.segments(connection, study.name)
-    stored_commands = commands(connection, study.name)
+    rows = study_rows.trials(connection, imported.name), study_rows.segments(connection, imported.name)
+    stored_commands = commands(connection, imported.name)
     before = {"config": without_used(stored.config)[0], **_flat(*rows, stored_commands)}
-    after = {"config": without_used(study.config)[0], **_flat(trials, segments, steering)}
+    after = {"config": without_used(imported.config)[0], **_flat(trials, segments, steering)}
     differing = [key for key in {**before, **after} if _same(before.get(key)) != _same(after.get(key))]
     if differing:
         differences = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
         raise StudyMismatch(
-            f"an imported study must be new or equal to the stored one, but {study.name!r} is stored with "
+            f"an imported study must be new or equal to the stored one, but {imported.name!r} is stored with "
             f"{len(differing)} differences: {differences}; import it into another database"
         )
     return True

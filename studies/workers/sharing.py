@@ -32,33 +32,33 @@ LOOK_EVERY = 5.0  # seconds between searches for new and resumed studies
 OVER = (Turn.COMPLETE, Turn.STOPPED)
 
 
-def in_turn(work: Sequence[Work], weights: Mapping[str, float]) -> list[str]:
+def in_turn(history: Sequence[Work], weights: Mapping[str, float]) -> list[str]:
     """Return the studies in the order of their turns.
 
     Studies without work in the window come first. The others follow by time trained divided by weight, the least first,
     counted from when each of them had some work. Running work counts as at least the mean of the study's finished work.
 
     Args:
-        work: the latest work of all workers, oldest first.
+        history: the latest work of all workers, oldest first.
         weights: weight of each study, by name.
     """
     first: dict[str, int] = {}  # by study: index of its first piece
-    for index, piece in enumerate(work):
+    for index, piece in enumerate(history):
         first.setdefault(piece.study, index)
     all_began = max((first[name] for name in weights if name in first), default=0)
-    finished = [piece for piece in work if not piece.runs]
+    finished = [piece for piece in history if not piece.runs]
 
     def priority(name: str) -> tuple[bool, float, float, str]:
         usual = _mean([piece for piece in finished if piece.study == name] or finished)
-        pieces = [piece for piece in work[all_began:] if piece.study == name]
+        pieces = [piece for piece in history[all_began:] if piece.study == name]
         trained = sum(max(piece.seconds, usual) if piece.runs else piece.seconds for piece in pieces)
         return name in first, trained / weights[name], -weights[name], name
 
     return sorted(weights, key=priority)
 
 
-def _mean(work: Sequence[Work]) -> float:
-    return sum(piece.seconds for piece in work) / len(work) if work else 1.0
+def _mean(history: Sequence[Work]) -> float:
+    return sum(piece.seconds for piece in history) / len(history) if history else 1.0
 
 
 class SharingWorker:

@@ -198,13 +198,13 @@ class FunctionLearner(MeasuredLearner):
             raise NotData(f"{form}; its objective is {self.objective!r}, but it returned {names}")
         return state, numbers
 
-    def check_size(self, sizes: Mapping[str, int], epoch: int) -> None:
+    def check_size(self, part_sizes: Mapping[str, int], epoch: int) -> None:
         """Raise NotData for a state that has grown too large."""
-        if sum(sizes.values()) > self.largest:
+        if sum(part_sizes.values()) > self.largest:
             raise NotData(
                 f"the state of {self.title} may have {self.largest:,} bytes, but after epoch {epoch} it has "
-                f"{sum(sizes.values()):,}, most of them in {_heaviest(sizes)}; keep less there, or give the task a "
-                "higher largest="
+                f"{sum(part_sizes.values()):,}, most of them in {_heaviest(part_sizes)}; keep less there, or give "
+                "the task a higher largest="
             )
 
     def measured(self) -> Mapping[str, float]:
@@ -264,15 +264,15 @@ def _further(function: Function) -> tuple[str, ...]:
     return further
 
 
-def _heaviest(sizes: Mapping[str, int]) -> str:
+def _heaviest(part_sizes: Mapping[str, int]) -> str:
     """Return the innermost part with most bytes of a state."""
     path: tuple[str, ...] = ("0",)
-    half = sum(sizes.values()) / 2
-    if sizes["lists and numbers"] > half:
+    half = sum(part_sizes.values()) / 2
+    if part_sizes["lists and numbers"] > half:
         return "lists and numbers"
     while True:
         below = Counter[tuple[str, ...]]()
-        for name, size in sizes.items():
+        for name, size in part_sizes.items():
             if (parts := tuple(name.split(".")))[: len(path)] == path != parts:
                 below[parts[: len(path) + 1]] += size
         if not below or (heaviest := below.most_common(1)[0])[1] <= half:

@@ -267,7 +267,7 @@ class ProgramLearner(MeasuredLearner):
         return resume_labels(self.title, self.resume_differs())
 
 
-def program(name: str) -> type[Task]:
+def program_task(name: str) -> type[Task]:
     """Return the task class of a program.
 
     Args:

@@ -65,30 +65,30 @@ def _mix(z: Bits) -> Bits:
     return z
 
 
-def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bits:
+def bits(stream_keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bits:
     """Return 64 random bits for every pair of key and counter.
 
     Keys and counters are broadcast against each other.
     """
-    keys = np.asarray(keys, dtype=np.uint64)
+    stream_keys = np.asarray(stream_keys, dtype=np.uint64)
     # At least one axis, since numpy warns about overflow of scalars but not of arrays.
-    z = (np.atleast_1d(counters).astype(np.uint64) + np.uint64(1)) * GOLDEN + keys
+    z = (np.atleast_1d(counters).astype(np.uint64) + np.uint64(1)) * GOLDEN + stream_keys
     z = _mix(z)
-    z += keys
+    z += stream_keys
     return _mix(z)
 
 
-def uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
+def uniform(stream_keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
     """Return numbers in [0, 1) with 53 random bits.
 
     Keys and counters are broadcast against each other.
     """
-    return np.asarray((bits(keys, counters) >> TO_53_BITS) * TWO_53, dtype=np.float64)
+    return np.asarray((bits(stream_keys, counters) >> TO_53_BITS) * TWO_53, dtype=np.float64)
 
 
-def open_uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
+def open_uniform(stream_keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
     """Return numbers in (0, 1), for transforms that take a logarithm.
 
     They have 52 random bits, since with 53 the largest would round to 1.
     """
-    return np.asarray(((bits(keys, counters) >> TO_52_BITS) + 0.5) * TWO_52, dtype=np.float64)
+    return np.asarray(((bits(stream_keys, counters) >> TO_52_BITS) + 0.5) * TWO_52, dtype=np.float64)

@@ -36,9 +36,9 @@ def open_uniform(keys: Tensor, counters: Tensor) -> Tensor:
     return (_shifted(bits(keys, counters), 12).double() + 0.5) * TWO_52
 
 
-def in_order(bits: Tensor) -> Tensor:
+def in_order(words: Tensor) -> Tensor:
     """Return indices that sort rows of random bits as unsigned numbers."""
-    return (bits ^ torch.iinfo(torch.int64).min).argsort(-1)
+    return (words ^ torch.iinfo(torch.int64).min).argsort(-1)
 
 
 def _mix(z: Tensor) -> Tensor:

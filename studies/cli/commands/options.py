@@ -135,7 +135,7 @@ def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapp
     return ":".join([*(str(-(-int(part) // epoch_steps)) for part in parts[:2]), *parts[2:]])
 
 
-def expand_files(assignments: Sequence[str], searched: Collection[str] = ()) -> list[str]:
+def expand_files(texts: Sequence[str], searched: Collection[str] = ()) -> list[str]:
     """Replace each ``@FILE`` by assignments; direct ones and searches win.
 
     A file holds hyperparameters, nested or by dotted name, or an object with them under "hyperparameters", as printed
@@ -144,10 +144,10 @@ def expand_files(assignments: Sequence[str], searched: Collection[str] = ()) -> 
     Raises:
         ValueError: a file cannot be read or holds no hyperparameters.
     """
-    direct = [text for text in assignments if not text.startswith("@")]
+    direct = [text for text in texts if not text.startswith("@")]
     names = {*searched, *(text.partition("=")[0].strip() for text in direct)}
     values: dict[str, Any] = {}
-    for text in assignments:
+    for text in texts:
         if text.startswith("@"):
             values |= read_hyperparameters(text)
     return [*(f"{name}={json.dumps(value)}" for name, value in values.items() if name not in names), *direct]
@@ -196,10 +196,10 @@ def _read_file(text: str, option: str) -> Any:
         raise ValueError(f"{option} {text} must be a file of JSON, but: {error}") from None
 
 
-def priors_of(assignments: Sequence[str]) -> dict[str, str]:
+def priors_of(texts: Sequence[str]) -> dict[str, str]:
     """Return the priors of --prior by dotted name."""
     priors: dict[str, str] = {}
-    for assignment in assignments:
+    for assignment in texts:
         name, equals, text = (part.strip() for part in assignment.partition("="))
         if not equals or not name or name in priors:
             law = "is given twice" if name in priors else "must be written NAME=PRIOR"

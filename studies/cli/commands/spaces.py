@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -14,10 +15,12 @@ from ....tasks.envs.agents.adapter import is_joint
 from ....tasks.identity import TaskIdentity
 from ....tasks.probing import probe as probed
 from ...engine.probes import described, lines_of
+from ...engine.tune_options import study_config
 from ...engine.views import Env, ProbeView, View
 from ...redact import printable
 from ...shell import quoted
 from ...study.searched import open_space
+from ...study.widening import scaling_values, widened
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
 from ..run_files import mlagents, rl_zoo
@@ -91,14 +94,20 @@ def probe(arguments: argparse.Namespace) -> int:
     algorithm = load(task)
     identity = TaskIdentity.of(algorithm, env, arguments.seed, {})
     began = time.monotonic()
-    result = described(probed(algorithm, identity, arguments.steps))
+    results = probed(algorithm, identity, arguments.steps)
     seconds = time.monotonic() - began
+    config = study_config(algorithm, env)  # of a study, which searches what the probe calls for
+    result = described(results, wider=widened(config, algorithm, results))
     if arguments.json:
         return print_json(ProbedView(task=task, env=identity.env.to_json(), probe=result))
     out = new_console()
     for line in lines_of(result, whole=True):
         note(out, line)
-    note(out, f"{result.steps:,} steps took {seconds:.1f} s")
+    scaling, names = scaling_values(config, results), algorithm.learner.open_space(env, {}).flat()
+    if settings := [f"--set {name}={json.dumps(scaling[end])}" for name in names for end in scaling if name == end]:
+        note(out, f"for a single training: {' '.join(settings)}; `rekindle tune` tries that by itself")
+    test = ", and the test of how a state is restored," if result.restore else ""
+    note(out, f"{result.steps:,} steps{test} took {seconds:.1f} s")
     return 0
 
 

@@ -65,9 +65,9 @@ def number(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), **more: Any) -> Table:
+def _table(heading: str, columns: Iterable[str] = (), left: Container[str] = (), **more: Any) -> Table:
     """Return a table with columns and no rows."""
-    table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False, **more)
+    table = Table(title=heading, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False, **more)
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
     return table
@@ -119,14 +119,14 @@ def best_table(study: StudyView, searched: Sequence[str]) -> Table:
     study = harmless(study)
     objectives, best = study.objectives, _best(study)
     constraints = [Constraint.of(text) for text in study.constraints or ()]
-    title = f"best trials of {study.study}"
+    heading = f"best trials of {study.study}"
     if len({trial.epochs for trial in best}) > 1:
-        title += ", the longest trained first"
+        heading += ", the longest trained first"
     if len(objectives) > 1:
-        title = f"Pareto front of {study.study}"
+        heading = f"Pareto front of {study.study}"
     if objectives != DEFAULT:
-        title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
-    table = _table(title, ["trial", *(str(trial.number) for trial in best)], left=["trial"])
+        heading += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
+    table = _table(heading, ["trial", *(str(trial.number) for trial in best)], left=["trial"])
     names = list(best[0].environments or ()) if best else []
     for name in objectives:
         values = in_digits(trial.result(name) for trial in best)
@@ -174,10 +174,10 @@ def _confirmation_table(confirmation: ConfirmationView) -> Table:
     confirmation = harmless(confirmation)
     candidates = confirmation.candidates
     objective = f"{confirmation.across} on one scale" if confirmation.across else confirmation.objective
-    title = f"{confirmation.study} on seeds that its search has not used: {objective}"
+    heading = f"{confirmation.study} on seeds that its search has not used: {objective}"
     names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
     failures = any(map(failures_of, candidates))
-    table = _table(title, [*names, *["failed"] * failures], left=("candidate",), collapse_padding=True)
+    table = _table(heading, [*names, *["failed"] * failures], left=("candidate",), collapse_padding=True)
     claims = in_digits(candidate.claim for candidate in candidates)
     races = in_digits(candidate.race.mean for candidate in candidates)
     estimates = interval_texts(candidate.estimate for candidate in candidates)
@@ -207,9 +207,9 @@ def _by_environment(confirmation: ConfirmationView) -> Table:
     """Return a table of the candidates' estimates in each environment."""
     confirmation = harmless(confirmation)
     estimated = [(candidate, candidate.environments) for candidate in confirmation.candidates if candidate.environments]
-    title = f"{confirmation.objective} in each environment, with 95% intervals"
+    heading = f"{confirmation.objective} in each environment, with 95% intervals"
     names = [candidate_name(candidate) for candidate, _ in estimated]
-    table = _table(title, ["environment", *names], left=("environment",))
+    table = _table(heading, ["environment", *names], left=("environment",))
     for env in estimated[0][1] if estimated else ():
         cells = interval_texts(environments[env] for _, environments in estimated)
         table.add_row(env, *(f"{value} ({low} to {high})" if value else "" for value, low, high in cells))
@@ -347,9 +347,9 @@ def _state(study: SummaryView) -> tuple[str, str]:
     return study.state, "yellow" if study.state == "running" else "red"
 
 
-def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
+def pairs_table(heading: str, pairs: Mapping[str, Any]) -> Table:
     """Return a table of names and values."""
-    table = _table(harmless(title), title_justify="left", show_header=False, min_width=len(title))
+    table = _table(harmless(heading), title_justify="left", show_header=False, min_width=len(heading))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in flatten(harmless(pairs)).items():
@@ -357,11 +357,11 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     return table
 
 
-def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+def rows_table(heading: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     """Return a table with one row for each mapping."""
     rows = harmless(rows)
     left = [name for name in columns if any(isinstance(row.get(name), str) for row in rows)]
-    table = _table(title, title_justify="left")
+    table = _table(heading, title_justify="left")
     for name in columns:  # on a narrow terminal, only columns with long text wrap
         justify: JustifyMethod = "left" if name in left else "right"
         table.add_column(name, justify=justify, no_wrap=name not in LONG, overflow="fold")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.studies.analysis import learning
-from rekindle.studies.analysis.learning import source, with_learned
+from rekindle.studies.analysis.learning import source_of, with_learned
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, UnknownStudy
 from rekindle.studies.samplers.learned import UNTIL, _Expert, _places, follows
@@ -111,7 +111,7 @@ def search(path: str, trials: int, order: Callable[[dict[str, float]], float]) -
     ranked = sorted(({"a": a, "b": b} for a, b in random), key=order)
     config = config_of(path, trials=trials, generation=1, sampler="random")
     alone = config_of(path, trials=trials, generation=1, sampler="random")
-    config.options["learned"] = [source("s", ranked)]  # type: ignore[index]
+    config.options["learned"] = [source_of("s", ranked)]  # type: ignore[index]
     rows: list[Trial] = []
     led = []
     seen: dict[int, list[tuple[int, float]]] = {}
@@ -141,7 +141,7 @@ def test_a_source_that_misleads_is_believed_the_other_way_round(earlier: tuple[s
 def test_a_source_with_some_of_the_hyperparameters_is_tried_once(earlier: tuple[str, str]) -> None:
     config = config_of(earlier[1])
     told = [{"a": place} for place in (0.2, 0.4, 0.6)] * 4
-    config.options["learned"] = [source("s", told)]  # type: ignore[index]
+    config.options["learned"] = [source_of("s", told)]  # type: ignore[index]
     trials: list[Trial] = []
     for number in range(4):
         seen = {n: [(1, 0.0)] for n in range(number)}
@@ -154,7 +154,7 @@ def test_values_that_the_space_does_not_have_are_never_tried() -> None:
     config = surrogate(4, scheduler="none", sampler="random")
     ordinal, ranges = "width", {"lr": 1e-3, "gamma": 0.99}
     told = [{ordinal: width, **ranges} for width in (48, 64, 96, 32, 48, 16, 96, 128)]  # 48 and 96 are the best
-    config.options["learned"] = [source("s", told)]  # type: ignore[index]
+    config.options["learned"] = [source_of("s", told)]  # type: ignore[index]
     trials: list[Trial] = []
     for number in range(4):
         seen = {n: [(1, 0.0)] for n in range(number)}
@@ -164,7 +164,7 @@ def test_values_that_the_space_does_not_have_are_never_tried() -> None:
 
 
 def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result() -> None:
-    config = tiny(options={"learned": [source("s", [{"gamma": 0.9}] * 8)]})
+    config = tiny(options={"learned": [source_of("s", [{"gamma": 0.9}] * 8)]})
     assert [follows(config, n, 9) for n in range(6)] == [True, False, True, True, True, False]
     assert not follows(config, UNTIL, 9)
     assert [n for n in range(12) if follows(config, n, 0)] == [0, 2, 3, 4]
@@ -172,13 +172,13 @@ def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result()
 
 
 def test_the_best_half_and_an_even_part_of_the_others_are_copied() -> None:
-    result = source("s", [{"a": n} for n in range(1000)])
+    result = source_of("s", [{"a": n} for n in range(1000)])
     places = [values["a"] for values in result["values"]]
     assert places[:32] == list(range(32))
     assert len(places) == len(set(places)) == learning.MOST
     assert places[-1] > 950
     assert result["scores"] == sorted(result["scores"], reverse=True)
-    assert len(source("s", [{"a": 1}] * 9)["values"]) == 9
+    assert len(source_of("s", [{"a": 1}] * 9)["values"]) == 9
 
 
 def test_an_invalid_source_is_reported_in_one_line(

@@ -178,6 +178,21 @@ def test_commands_and_reports_show_results_beside_baselines(
     assert (status, "CartPole" in errors) == (2, True)
 
 
+def test_the_command_tells_what_a_study_searches_and_how_one_training_gets_it(
+    cli: Callable[..., tuple[int, str, str]],
+) -> None:
+    def told(*arguments: str) -> str:
+        return " ".join(cli("probe", *arguments)[1].split())
+
+    plain, car, lake = told("CartPole-v1"), told("MountainCarContinuous-v0", "--task", "sac"), told("FrozenLake-v1")
+    assert "for a single training" not in plain
+    assert "and the test of how a state is restored, took " in plain
+    assert "for a single training" not in told("MountainCarContinuous-v0"), "PPO has no such hyperparameter"
+    assert "for a single training: --set scale_reward=true; `rekindle tune` tries that by itself" in car
+    assert "so one trial in four explores by curiosity (rnd.use)" in lake
+    assert "curiosity" not in told("FrozenLake-v1", "--task", "ars"), "a task is told of its hyperparameters alone"
+
+
 def test_bad_environments_get_a_line_each() -> None:
     output = described(GOOD)
     assert output.warnings == []
