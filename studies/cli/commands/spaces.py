@@ -103,8 +103,9 @@ def probe(arguments: argparse.Namespace) -> int:
     out = new_console()
     for line in lines_of(result, whole=True):
         note(out, line)
-    scaling, names = scaling_values(config, results), algorithm.learner.open_space(env, {}).flat()
-    if settings := [f"--set {name}={json.dumps(scaling[end])}" for name in names for end in scaling if name == end]:
+    names = algorithm.learner.open_space(env, {}).flat()
+    scaling = {name: value for name, value in scaling_values(config, results).items() if name in names}
+    if settings := [f"--set {name}={json.dumps(value)}" for name, value in scaling.items()]:
         note(out, f"for a single training: {' '.join(settings)}; `rekindle tune` tries that by itself")
     test = ", and the test of how a state is restored," if result.restore else ""
     note(out, f"{result.steps:,} steps{test} took {seconds:.1f} s")
