@@ -99,6 +99,12 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> No
         time.sleep(0.02)
 
 
+def has_study(url: str) -> bool:
+    """Whether a database has a study."""
+    with Store(url) as store:
+        return bool(store.studies())
+
+
 def stuck(process: subprocess.Popen[str], gate: gated.Gate) -> list[psutil.Process]:
     """The workers of a command that stand still at the gate."""
     return [worker for worker in workers_of(process) if worker.pid in gate.waiting()]
@@ -186,7 +192,7 @@ def test_a_stop_between_a_study_and_its_confirmation_says_how_to_resume(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     command = ["tune", "ppo", "held:Held-v0", *COMMON, *settings(), "--confirm", "3"]
     process = start(sqlite_url, "--workers", "1", command=command)
-    wait_for(lambda: listens(process), process)  # has made the environment once, to see that it can
+    wait_for(lambda: has_study(sqlite_url), process)  # has made the environment once, to see that it can
     (tmp_path / f"hold-{process.pid}").touch()
     wait_for((tmp_path / "held").exists, process)  # makes it again, to see that the confirmation can
     process.send_signal(number)
