@@ -172,7 +172,7 @@ def test_a_match_tells_the_stronger_policy(cli: Cli, tmp_path: Path) -> None:
     with Store(url) as store:
         one = trained(store, 1, 12)
     result = json.loads(cli("match", one.uid, f"{one.uid}@0", "--storage", url, "--json")[1])
-    assert result["winner"] == one.uid
+    assert result["winner"] == f"{one.uid}@12"
     assert result["interval"][0] > 0.5
 
 
