@@ -28,16 +28,8 @@ from .importance import FEWEST, Measurements
 
 EPISODES = 20  # of a result, see `tasks.evaluation`
 NOTHING, EARLY, UNJUDGED = "nothing learned", "too early", "not judged"  # checks
-AFTER_TUNE = (
-    NOTHING,
-    EARLY,
-    UNJUDGED,
-    "one learned",
-    "equal",
-    "too short",
-    "edge",
-    "failures",
-)  # checks that `tune` shows
+# Checks that `tune` shows.
+AFTER_TUNE = (NOTHING, EARLY, UNJUDGED, "one learned", "equal", "too short", "edge", "failures")
 LUCK = 0.05  # probability that the best of many untrained trials is above the bar
 SLIGHT = 0.01  # of the distance between the baselines; smaller differences do not count
 ALIKE = 0.01  # of the distance to the best result; results that differ by less are equal

@@ -113,13 +113,9 @@ def _maker(
     return make
 
 
+@stoppable()
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
-    with stoppable():
-        return _tune(arguments)
-
-
-def _tune(arguments: argparse.Namespace) -> int:
     check_engine(arguments)
     _locate_sources(arguments)
     logs = [["--to", located(text)] for text in arguments.log]
@@ -171,13 +167,9 @@ def _confirm_answer(run: Run, name: str, config: Config) -> str | None:
         return None
 
 
+@stoppable()
 def confirm(arguments: argparse.Namespace) -> int:
     """Train a study's best configurations on fresh seeds, and print estimates."""
-    with stoppable():
-        return _confirm(arguments)
-
-
-def _confirm(arguments: argparse.Namespace) -> int:
     check_engine(arguments)
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
