@@ -557,10 +557,9 @@ def _bar(study: Study, visible: bool) -> Iterator[tqdm[Any]]:
         with suppress(StoreError):  # the worker waits for the database, and says so
             snapshot = state.look()
             bar.total, bar.n = snapshot.epochs_total, snapshot.epochs
-            if snapshot.best:
-                value, trial, epochs = snapshot.best
-                best = f"best {in_digits_alone(value)} (trial {trial} at epoch {epochs})"
-                bar.set_postfix_str(best, refresh=False)
+            if best := snapshot.best:
+                text = f"best {in_digits_alone(best.value)} ({best.name} at epoch {best.epochs})"
+                bar.set_postfix_str(text, refresh=False)
             bar.refresh()  # also without a best trial, which a race has only at its end
 
     def watch(bar: tqdm[Any]) -> None:

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..schedulers.confirming import winner_of
 from ..schedulers.registry import remembered
@@ -18,7 +18,7 @@ from ..study.environments import is_across
 from ..study.objectives import measured, worth, worths
 from ..study.repeats import means, origin, unreliable
 from .study_rows import StudyRows
-from .trial_views import RUNNING, WAITING
+from .trial_views import RUNNING, WAITING, origins
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -28,6 +28,22 @@ SHOWN = 40  # trials whose states are listed
 OPEN = "open"  # state of a trial that is not suggested yet
 WHOLE = ("complete", "pruned")  # a trial in these states has trained all of its segments, unless one is still open
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING, OPEN)
+
+
+class BestResult(NamedTuple):
+    """Best result of a study so far.
+
+    Attributes:
+        value: first objective.
+        trial: number of the configuration.
+        epochs: epochs trained.
+        name: what tables call the configuration: its trial, in a confirmation that of the confirmed study.
+    """
+
+    value: float
+    trial: int
+    epochs: int
+    name: str
 
 
 @dataclass
@@ -44,7 +60,7 @@ class Snapshot:
         epochs_total: epochs to be trained in all, if no trial fails.
         env_steps: environment steps of training so far.
         eval_steps: environment steps of evaluations so far.
-        best: (value, trial, epochs) of the best result in the first objective, or None.
+        best: best result in the first objective; None before the first, in a confirmation before its end.
         held: command that stops or pauses the study; None while it runs.
         when: reading of the monotonic clock.
     """
@@ -58,7 +74,7 @@ class Snapshot:
     epochs_total: int
     env_steps: int
     eval_steps: int
-    best: tuple[float, int, int] | None
+    best: BestResult | None
     hold: Command | None = None
     when: float = field(default_factory=time.monotonic)
 
@@ -146,7 +162,7 @@ class StudyProgress:
         counts = Counter(trial.state for trial in self.rows.trials.values())
         counts[WAITING], counts[OPEN] = counts[RUNNING] - len(leased), trials - len(self.rows.trials)
         counts[RUNNING] = len(leased)
-        best, finished, epochs = self._best(), self._rungs(), sum(self._epochs.values())
+        finished, epochs = self._rungs(), sum(self._epochs.values())
         return Snapshot(
             config,
             complete,
@@ -160,7 +176,7 @@ class StudyProgress:
             max(epochs, self._epochs_total(complete)),
             sum(self._env_steps.values()),
             sum(row.eval_steps or 0 for row in self.rows.segments.values()),
-            (measured(config, best), best.number, best.epochs) if best else None,
+            self._best(),
             self.rows.hold,
         )
 
@@ -180,8 +196,16 @@ class StudyProgress:
             if row.state == "done":
                 self._results[row.rung][row.number] = row
 
-    def _best(self) -> Segment | None:
-        """Return the best result, as in the tables.
+    def _best(self) -> BestResult | None:
+        """Return the best result, as in the tables."""
+        config, row = self.rows.config, self._best_row()
+        if row is None:
+            return None
+        name = origins(config)[row.number].name if config.scheduling.confirms else f"trial {row.number}"
+        return BestResult(measured(config, row), row.number, row.epochs, name)
+
+    def _best_row(self) -> Segment | None:
+        """Return the row of the best result.
 
         That is the best score among the trials that trained longest, with most seeds where they race, and violate the
         constraints least, or the best mean over the seeds of repeated ones; of equal ones, that with the better score

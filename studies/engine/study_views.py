@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...tasks.catalog import is_resume_label
 from ...tasks.errors import ADVICE, INEXACT
 from ..schedulers.adaptive import agreements, differ_later
-from ..schedulers.confirming import Confirmation, winner_of
+from ..schedulers.confirming import winner_of
 from ..schedulers.registry import plan, remembered, without_excluded
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import FEWEST, pool, unrestricted
@@ -24,8 +24,8 @@ from ..study.objectives import CONSTRAINT, objectives_of, ranks_by_score
 from ..study.repeats import unreliable
 from .probes import probe_view
 from .ranking import front
-from .trial_views import RUNNING, STATES, WAITING, over_seeds_of, trial_view, trial_views, with_seeds
-from .views import AgreementView, OriginView, ProgressView, StudyView, SummaryView, TrialView
+from .trial_views import RUNNING, STATES, WAITING, origins, over_seeds_of, trial_view, trial_views, with_seeds
+from .views import AgreementView, ProgressView, StudyView, SummaryView, TrialView
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -48,8 +48,7 @@ def study_view(store: Store, name: str) -> StudyView:
     if seeds_of(config) > 1:
         configurations = with_seeds(config, configurations, replicates, rows, in_training)
     if config.scheduling.confirms:
-        form = Confirmation.of(config)
-        candidates = [OriginView(trial=trial, defaults=n == form.defaults) for n, trial in enumerate(form.trials)]
+        candidates = origins(config)
         configurations = [trial.replace(candidate=candidates[trial.number]) for trial in configurations]
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))

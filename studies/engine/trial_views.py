@@ -6,17 +6,23 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from ..schedulers.confirming import estimates
+from ..schedulers.confirming import Confirmation, estimates
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.environments import is_across, labels
 from ..study.number_text import counted
 from ..study.objectives import RETURN, constraints_of, violation
 from ..study.repeats import means, origin
-from .views import BranchView, RungView, SeedView, TrialView
+from .views import BranchView, OriginView, RungView, SeedView, TrialView
 
 RUNNING, WAITING = "running", "waiting"  # of trials that have not ended: a process trains it now, or none does
 STATES = ("complete", "pruned", "failed", "cancelled", RUNNING, WAITING)
+
+
+def origins(config: Config) -> list[OriginView]:
+    """Return the origins of a confirmation's candidates, by their numbers."""
+    confirmation = Confirmation.of(config)
+    return [OriginView(trial=trial, defaults=n == confirmation.defaults) for n, trial in enumerate(confirmation.trials)]
 
 
 def trial_views(

@@ -158,6 +158,16 @@ class OriginView(View):
     trial: Annotated[int | None, "number in the confirmed study; null for the defaults"]
     defaults: Annotated[bool, "whether it has the default hyperparameters"]
 
+    @property
+    def name(self) -> str:
+        """Trial of the confirmed study, or the defaults."""
+        return "the defaults" if self.trial is None else f"trial {self.trial}"
+
+    @property
+    def description(self) -> str:
+        """Name, and whether it is the defaults."""
+        return self.name + (", the defaults" if self.defaults and self.trial is not None else "")
+
 
 class TrialView(ResultView):
     """A trial, with the results of its last finished rung."""

@@ -19,7 +19,7 @@ def fragment(now: WatchView) -> str:
     best = now.best
     words = [
         f"{now.state.capitalize()}: {counts}.",
-        f"Best {number(best.value)}, trial {best.trial} at epoch {best.epochs}." if best else "No result yet.",
+        f"Best {number(best.value)}, {best.name} at epoch {best.epochs}." if best else "No result yet.",
         f"{now.epochs:,} of {now.epochs_total:,} epochs{_pace(now)}.",
     ]
     bar = f'<progress max="{max(1, now.epochs_total)}" value="{now.epochs}"></progress>'

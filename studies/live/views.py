@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..engine.snapshots import Snapshot, Speed, StudyProgress
 from ..engine.study_views import HELD
+from ..engine.trial_views import origins
 from ..engine.views import View
 from ..schedulers.seeds import replicate_seed
 from ..storage.locks.owner import Owner
@@ -28,6 +29,7 @@ class RunningView(View):
     """A trial in training."""
 
     trial: Annotated[int, "number of its configuration"]
+    candidate: Annotated[str | None, "trial of the confirmed study, if this is a confirmation"]
     seed: Annotated[int | None, "seed; null if trials have one"]
     env: Annotated[str | None, "environment; null if there is one"]
     uid: Annotated[str, "uid of its task"]
@@ -40,8 +42,8 @@ class RunningView(View):
 
     @property
     def name(self) -> str:
-        """Number, environment and seed."""
-        return f"{self.trial}{'' if self.env is None else f' {self.env}'}" + (
+        """Number or candidate, environment and seed."""
+        return f"{self.candidate or self.trial}{'' if self.env is None else f' {self.env}'}" + (
             "" if self.seed is None else f" seed {self.seed}"
         )
 
@@ -84,6 +86,7 @@ class BestView(View):
     value: Annotated[float, "first objective"]
     trial: Annotated[int, "number of its configuration"]
     epochs: Annotated[int, "epochs trained"]
+    name: Annotated[str, "what tables call the configuration: its trial, in a confirmation that of the confirmed study"]
 
 
 class WatchView(View):
@@ -163,7 +166,7 @@ class LiveStudy:
             env_steps_per_second=self.speed.steps(),
             epochs_per_second=self.speed.epochs(),
             seconds_left=None if now.complete else self.speed.left(now),
-            best=BestView(value=now.best[0], trial=now.best[1], epochs=now.best[2]) if now.best else None,
+            best=BestView(**now.best._asdict()) if now.best else None,
             running=[self._running(claim) for claim in claims],
             workers=workers,
             failures=self._failed(),
@@ -194,6 +197,7 @@ class LiveStudy:
         curves = {name: [x for _, x in sorted(of.items())[-POINTS:]] for name, of in self._curves[claim.uid].items()}
         return RunningView(
             trial=trial.configuration,
+            candidate=origins(rows.config)[trial.configuration].name if rows.config.scheduling.confirms else None,
             seed=replicate_seed(rows.config, trial.replicate) if trial.seeds > len(names) else None,
             env=names[trial.replicate % len(names)] if len(names) > 1 else None,
             uid=claim.uid,

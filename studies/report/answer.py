@@ -11,7 +11,6 @@ from ..study.config import Config
 from ..study.number_text import counted, in_digits_alone
 from ..study.objectives import measured, worth
 from .data import report_view
-from .verdicts import candidate_name
 
 if TYPE_CHECKING:
     from ..engine.views import ConfirmationView
@@ -71,5 +70,5 @@ def _best_training(store: Store, confirmation: ConfirmationView | None) -> tuple
     best = max(rows, key=lambda row: worth(config, row))
     uid = next(trial.uid for trial in store.trials(name) if trial.number == best.number)
     result = in_digits_alone(measured(config, best))
-    of = f"the best of {counted(len(rows), 'training')} of {candidate_name(confirmation.best)} on fresh seeds"
+    of = f"the best of {counted(len(rows), 'training')} of {confirmation.best.name} on fresh seeds"
     return uid, f"in {of} ({confirmation.objective} {result})"

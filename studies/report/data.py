@@ -34,7 +34,6 @@ from .analysis import rank_correlations
 from .content import BandView, CurvesView, DimensionView, ReportView
 from .summary import checklist, summary
 from .timeline import timeline
-from .verdicts import candidate_name
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -239,7 +238,7 @@ def _band(store: Store, report: ReportView, curves: Curves) -> BandView | None:
     metric, confirmation = report.curves.metric, report.confirmation
     if confirmation and confirmation.best and confirmation.winner is not None:
         name, winner = confirmation.confirmation, confirmation.winner
-        label, curves = candidate_name(confirmation.best), _measured(store, name, (metric,))
+        label, curves = confirmation.best.name, _measured(store, name, (metric,))
         uids = _estimating_uids(store, name, winner)
     elif report.ranked:
         best = report.trials[report.ranked[0]]

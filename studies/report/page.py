@@ -21,7 +21,6 @@ from . import figures, results, what_mattered
 from .content import ReportView
 from .drawing import escape, number
 from .markup import document, figure, part, prose, table
-from .verdicts import described
 
 
 def page(studies: Sequence[ReportView]) -> str:
@@ -223,7 +222,7 @@ def _trials(report: ReportView) -> str:
         state = escape(state_text(trial))
         state = f'<span class="failed">{state}</span>' if trial.state == "failed" else state
         values: list[tuple[object, str]] = [(n, str(n))]
-        values += [(None, escape(described(trial.candidate)))] if trial.candidate else []
+        values += [(None, escape(trial.candidate.description))] if trial.candidate else []
         values += [(None, state), (trial.epochs, str(trial.epochs))]
         values += [(trial.result(name), column[index]) for name, column in zip(metrics, columns, strict=True)]
         values += [(trial.eval_error, spreads[index]) for _ in spread]

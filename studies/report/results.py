@@ -15,7 +15,7 @@ from . import figures
 from .content import ReportView
 from .drawing import escape
 from .markup import figure, part, table
-from .verdicts import candidate_name, described, failures_of, interval_texts
+from .verdicts import failures_of, interval_texts
 
 MOST_SAMPLES = 4  # configurations whose distributions are report
 
@@ -31,7 +31,7 @@ def confirmation_part(report: ReportView) -> str:
     estimates = interval_texts(candidate.estimate for candidate in candidates)
     rows = []
     for index, (candidate, (value, low, high)) in enumerate(zip(candidates, estimates, strict=True)):
-        name = escape(described(candidate))
+        name = escape(candidate.description)
         mark = f"<b>{name}</b>, the winner" if index == confirmation.winner else name
         raced = claims[index], races[index], str(candidate.race.seeds)
         estimated = f"{low} to {high}" if value else "", str(candidate.estimate.seeds) if candidate.estimate else ""
@@ -61,7 +61,7 @@ def _by_environment(confirmation: ConfirmationView) -> str:
         rows.append((escape(env), *cells))
     text = f"{confirmation.objective} in each environment, as measured, with 95% intervals:"
     return f"<p class='soft'>{escape(text)}</p>" + table(
-        ("environment", *(candidate_name(candidate) for candidate, _ in estimated)), rows, "-" + "n" * len(estimated)
+        ("environment", *(candidate.name for candidate, _ in estimated)), rows, "-" + "n" * len(estimated)
     )
 
 
@@ -87,7 +87,7 @@ def samples_of(report: ReportView) -> list[tuple[str, Sequence[float]]]:
         candidates = confirmation.candidates
         order = [i for i in (confirmation.winner, confirmation.runner_up) if i is not None]
         order += [i for i, candidate in enumerate(candidates) if candidate.defaults and i not in order]
-        compared = [(candidate_name(candidates[i]), candidates[i].estimate) for i in order]
+        compared = [(candidates[i].name, candidates[i].estimate) for i in order]
         return [(name, estimate.results) for name, estimate in compared if estimate]
     if study.seeds < FEWEST or len(study.objectives) > 1 or study.environments:
         return []

@@ -132,7 +132,7 @@ def _better_than_winner(confirmation: ConfirmationView, winner: EstimateView) ->
     verb = "were" if best.trial is None else "was"
     command = _command(confirmation, min(MORE * confirmation.seeds, MOST_SEEDS // 2))
     return (
-        f"But on the fresh seeds {candidate_name(best)} {verb} better, at {in_digits_alone(mean)}, so that which one "
+        f"But on the fresh seeds {best.name} {verb} better, at {in_digits_alone(mean)}, so that which one "
         f"is best is open; `{command}` asks again, with more seeds."
     )
 
@@ -147,7 +147,7 @@ def _outdated(confirmation: ConfirmationView, later: ChangesView) -> str:
     """Return a sentence about the changes since the confirmation."""
     changes = []
     if later.excluded and confirmation.best is not None:
-        changes.append(f"{candidate_name(confirmation.best)} has been excluded")
+        changes.append(f"{confirmation.best.name} has been excluded")
     if numbers := later.best:
         text = f"trial {numbers[0]} has" if len(numbers) == 1 else f"trials {', '.join(map(str, numbers))} have"
         top = _top(confirmation)
@@ -177,7 +177,7 @@ def _scale(confirmation: ConfirmationView) -> str:
 
 def _expectation(best: OriginView, estimate: EstimateView, scale: str) -> str:
     """Return a sentence about the winner's estimate."""
-    name, [(value, low, high)] = candidate_name(best), interval_texts([estimate])
+    name, [(value, low, high)] = best.name, interval_texts([estimate])
     if estimate.low < estimate.high:
         return f"Expect {value} of {name}, with 95% confidence between {low} and {high}{scale}."
     # An interval without width would claim that no further seed can differ.
@@ -186,16 +186,6 @@ def _expectation(best: OriginView, estimate: EstimateView, scale: str) -> str:
         f"Expect {value} of {name}{scale}: all {seeds} fresh seeds gave exactly this, so with 95% confidence at most "
         f"{1 - 0.05 ** (1 / seeds):.0%} of seeds give another result."
     )
-
-
-def candidate_name(candidate: OriginView) -> str:
-    """Return the name of a confirmation's candidate."""
-    return "the defaults" if candidate.trial is None else f"trial {candidate.trial}"
-
-
-def described(candidate: OriginView) -> str:
-    """Return the name of a candidate, and whether it is the defaults."""
-    return candidate_name(candidate) + (", the defaults" if candidate.defaults and candidate.trial is not None else "")
 
 
 def interval_texts(estimates: Iterable[MeanView | ConstraintView | None]) -> list[tuple[str, str, str]]:

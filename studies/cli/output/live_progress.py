@@ -81,8 +81,8 @@ class Progress:
         """Return a snapshot as one line."""
         counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
         best = (
-            f"best {in_digits_alone(snapshot.best[0])} (trial {snapshot.best[1]} at epoch {snapshot.best[2]})"
-            if snapshot.best
+            f"best {in_digits_alone(best.value)} ({best.name} at epoch {best.epochs})"
+            if (best := snapshot.best)
             else "no result yet"
         )
         passed, left = clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
@@ -112,11 +112,9 @@ class Progress:
             f"{snapshot.epochs}/{snapshot.epochs_total}",
         )
         rows.add_row("epochs", bar)
-        if snapshot.best:
-            value, trial, epochs = snapshot.best
-            rows.add_row(
-                "best", Text.assemble((in_digits_alone(value), "bold green"), f"  trial {trial} at epoch {epochs}")
-            )
+        if best := snapshot.best:
+            value = (in_digits_alone(best.value), "bold green")
+            rows.add_row("best", Text.assemble(value, f"  {best.name} at epoch {best.epochs}"))
         speed = f"{self._rate(snapshot)} on {self.workers} worker{'s' * (self.workers != 1)}"
         rows.add_row("speed", speed)
         rows.add_row(self.clock, f"{clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")

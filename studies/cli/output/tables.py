@@ -30,7 +30,7 @@ from ...engine.views import (
 from ...methods import scheduling
 from ...options.constraints import Constraint
 from ...redact import printable
-from ...report.verdicts import candidate_name, described, failures_of, interval_texts, verdict
+from ...report.verdicts import failures_of, interval_texts, verdict
 from ...study.config import title
 from ...study.number_text import counted, in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
@@ -190,7 +190,7 @@ def _confirmation_table(confirmation: ConfirmationView) -> Table:
     for index, (candidate, (value, low, high)) in enumerate(zip(candidates, estimates, strict=True)):
         style = "bold green" if index == confirmation.winner else ""
         table.add_row(
-            Text(described(candidate), style),
+            Text(candidate.description, style),
             claims[index],
             races[index],
             str(candidate.race.seeds),
@@ -208,7 +208,7 @@ def _by_environment(confirmation: ConfirmationView) -> Table:
     confirmation = harmless(confirmation)
     estimated = [(candidate, candidate.environments) for candidate in confirmation.candidates if candidate.environments]
     heading = f"{confirmation.objective} in each environment, with 95% intervals"
-    names = [candidate_name(candidate) for candidate, _ in estimated]
+    names = [candidate.name for candidate, _ in estimated]
     table = _table(heading, ["environment", *names], left=("environment",))
     for env in estimated[0][1] if estimated else ():
         cells = interval_texts(environments[env] for _, environments in estimated)
@@ -289,7 +289,7 @@ def _origin(trial: TrialView, branches: bool) -> str:
     """Return the branch, candidate or bracket that a trial comes from."""
     if branches:
         return f"{branch.trial} at {branch.epochs}" if (branch := trial.branch) else ""
-    return described(trial.candidate) if trial.candidate else number(trial.bracket)
+    return trial.candidate.description if trial.candidate else number(trial.bracket)
 
 
 def status_table(status: StatusView) -> Table:

@@ -63,7 +63,7 @@ def test_of_equal_results_the_one_that_was_better_before_is_the_best(capped: str
         assert study.best.number == best
         assert study_json(store, "s")["best"]["number"] == summary_view(store, "s").to_json()["best"]["number"] == best
         assert confirmation_config(store, "s").options["confirms"]["trials"][0] == best
-        assert output[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8)
+        assert output[-1] == StudyProgress(store, "s").look().best == (HIGHEST, best, 8, f"trial {best}")
 
 
 def test_a_lucky_loser_of_a_race_is_the_best_in_no_view(tmp_path: Path, sqlite_url: str) -> None:
@@ -77,7 +77,7 @@ def test_a_lucky_loser_of_a_race_is_the_best_in_no_view(tmp_path: Path, sqlite_u
     with Store(sqlite_url) as store:
         assert max(trial.return_ or 0 for trial in study_view(store, "s").trials) > best.value
         assert summary_view(store, "s").to_json()["best"]["number"] == best.number
-        assert StudyProgress(store, "s").look().best == (best.value, best.number, 1)
+        assert StudyProgress(store, "s").look().best == (best.value, best.number, 1, f"trial {best.number}")
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_confirmation_is_worth_what_its_winner_is_on_fresh_seeds(
         assert told == {
             n: (candidate["estimate"] or {}).get("value") for n, candidate in enumerate(answer["candidates"])
         }
-        assert StudyProgress(store, name).look().best == (best[1], best[0], 1)
+        assert StudyProgress(store, name).look().best == (best[1], best[0], 1, f"trial {best[0]}")
         confirmed = rekindle.Study(name, store).best
         assert confirmed is not None
         assert (confirmed.number, confirmed.value) == best

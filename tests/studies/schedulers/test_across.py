@@ -145,7 +145,7 @@ def test_the_scale_forgets_an_excluded_trial_in_every_view(tables: list[str], tm
         assert watched is not None
         best = study_json(store, "s")["best"]
         [kept] = [data["options"]["scale"] for data in [confirmation_config(store, "s", 1, 3).to_json()]]
-        return [[watched[0], best["return"]], *kept]
+        return [[watched.value, best["return"]], *kept]
 
     (one, same), *scale = views()
     assert one == same

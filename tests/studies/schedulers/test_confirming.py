@@ -20,6 +20,7 @@ from rekindle.studies.engine.confirmation_views import confirmation_view
 from rekindle.studies.engine.confirmations import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.ranking import rank
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.snapshots import look
 from rekindle.studies.engine.study_views import study_json, study_view
 from rekindle.studies.engine.views import (
     BaselineView,
@@ -32,6 +33,8 @@ from rekindle.studies.engine.views import (
     RaceView,
 )
 from rekindle.studies.errors import BadConfig, StudyMismatch
+from rekindle.studies.live.fragments import fragment
+from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.report.verdicts import verdict
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, episodes_seed, standing
 from rekindle.studies.statistics.estimates import Interval
@@ -177,6 +180,18 @@ def test_defaults_that_are_the_only_candidate_do_not_race(sqlite_url: str) -> No
         view = study_json(store, "s:confirmation")
     assert view["best"]["state"] == "complete"
     assert (view["counts"]["complete"], view["counts"]["pruned"]) == (1, 0)
+
+
+def test_progress_names_the_trial_of_the_search_and_not_the_candidate(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    answer = Study("s", sqlite_url).confirm(top=3, seeds=3, progress=False)
+    trial = answer["candidates"][answer["winner"]]["trial"]
+    assert trial != answer["winner"], "else both numbers are right"
+    with Store(sqlite_url) as store:
+        best = look(store, "s:confirmation").best
+        assert best is not None
+        assert (best.trial, best.name) == (answer["winner"], f"trial {trial}")
+        assert f", trial {trial} at epoch 3." in fragment(LiveStudy(store, "s:confirmation").look())
 
 
 def candidate(trial: int | None, ends: tuple[float, float, float] | None, **more: Any) -> CandidateView:

@@ -235,9 +235,9 @@ def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys
         assert study.best is not None
         assert (study.best.number, summary_view(store, "s").to_json()["best"]["number"]) == (first, first)
         watched = StudyProgress(store, "s")
-        assert watched.look().best[1] == first  # type: ignore[index]
+        assert watched.look().best.trial == first  # type: ignore[union-attr]
         study.exclude(first, "a fault of the simulator")
-        assert [progress.look().best[1] for progress in (watched, StudyProgress(store, "s"))] == [second] * 2  # type: ignore[index]
+        assert [progress.look().best.trial for progress in (watched, StudyProgress(store, "s"))] == [second] * 2  # type: ignore[union-attr]
         assert (study.best.number, study.front[0].number) == (second, second)
         assert summary_view(store, "s").to_json()["best"]["number"] == second
         assert first not in confirmation_config(store, "s", 2, 3).options["confirms"]["trials"]

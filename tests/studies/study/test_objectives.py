@@ -254,7 +254,7 @@ def test_one_objective_may_be_any_metric_and_the_score_rises_with_it(
         view, rows = study_json(store, "s"), store.segments("s")
         best = look(store, "s").best
     assert best is not None
-    assert best[0] == min((row.objectives or {})["episode_length"] for row in rows)
+    assert best.value == min((row.objectives or {})["episode_length"] for row in rows)
     assert all(row.score == -(row.objectives or {})["episode_length"] for row in rows)
     complete = [trial for trial in view["trials"] if trial["state"] == "complete"]
     assert view["best"]["objectives"]["episode_length"] == min(t["objectives"]["episode_length"] for t in complete)
