@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,17 +46,20 @@ def longer_option(config: Config) -> str:
     return f"--epochs {config.rungs[0]}:{3 * config.rungs[-1]}"
 
 
-def less_misled(config: Config, epochs: int) -> str:
-    """Return options that prune less by an early rung, and their effect.
+def less_misled(config: Config, epochs: int, later: int) -> str:
+    """Return how a new study prunes less by an early rung.
 
     Args:
         config: configuration of a study that the rung misled.
-        epochs: epochs of the next rung.
+        epochs: epochs of the rung.
+        later: epochs of a later one.
     """
     if SIZED in config.options:  # with --epochs, algorithms would compete for equal steps, not for equal time
-        return f"{longer_option(config)} compares after more steps"
+        return f"in a new study, compare after more steps ({longer_option(config)})"
     last = config.rungs[-1]
-    return f"--epochs {epochs}:{last} compares later" if epochs < last else "--scheduler none prunes none"
+    first = later if later < last else round(math.sqrt(epochs * last))
+    compare = f"compare later (--epochs {first}:{last}), or " if epochs < first < last else ""
+    return f"in a new study, {compare}prune no trial (--scheduler none)"
 
 
 def _memory(config: Config, declared: Collection[str]) -> str:

@@ -28,11 +28,11 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.rank_correlation import spearman
 from ..statistics.tails import f_normal
 from ..storage.rows import Event, Segment, Trial, score_of
-from ..study.config import SIZED, Config
+from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of, ranks_by_score
-from .cures import Finding, longer_option
+from .cures import Finding, less_misled
 from .importance import (
     CLEAR,
     ImportancesView,
@@ -348,7 +348,8 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         continued = [row for row in rows.segments if row.state == "done" and row.rung > 0]
         pruned = len(first) > len({row.number for row in continued})
         if pruned and differ_later([row for row in rows.segments if row.number in first and row.rung == 0], continued):
-            yield _rung_finding(rows, f"all results at epoch {rows.config.rungs[0]} are equal, but later ones differ")
+            text = f"all results at epoch {rows.config.rungs[0]} are equal, but later ones differ"
+            yield _rung_finding(rows.config, text)
         return
     for rung in range(len(rows.config.rungs) - 1, 0, -1):
         later = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == rung}
@@ -365,21 +366,16 @@ def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
         if most < MISLEADS:
             epochs = rows.config.rungs
             yield _rung_finding(
-                rows,
+                rows.config,
                 f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
                 f"{corrected:.2f})",
             )
         return
 
 
-def _rung_finding(rows: Rows, text: str) -> Finding:
+def _rung_finding(config: Config, text: str) -> Finding:
     """Return a finding about the first rung, with a cure."""
-    if SIZED in rows.config.options:  # as in `less_misled`
-        return Finding("first rung", text, f"compare after more steps ({longer_option(rows.config)} for a new study)")
-    epochs = rows.config.rungs
-    middle = epochs[1] if len(epochs) > 2 else round(math.sqrt(epochs[0] * epochs[1]))
-    compare = f"compare later (--epochs {middle}:{epochs[-1]}), or " if epochs[0] < middle < epochs[-1] else ""
-    return Finding("first rung", text, f"{compare}prune no trial (--scheduler none)")
+    return Finding("first rung", text, less_misled(config, *config.rungs[:2]))
 
 
 CURES = {

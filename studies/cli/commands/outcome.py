@@ -127,7 +127,7 @@ def _print_study(outcome: Outcome, store: Store) -> None:
     note(out, f"{total}: {counts}{spared if study.spared else ''}\n")
     for rung in study.agreement:
         if rung.misleads:
-            note(out, tables.misleading(rung, less_misled(config, rung.next)))
+            note(out, tables.misleading(rung, less_misled(config, rung.epochs, rung.next)))
     if is_answered:
         _print_findings(out, [finding for finding in findings if finding.check not in ANSWERED])
     else:

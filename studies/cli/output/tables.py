@@ -216,24 +216,19 @@ def _by_environment(confirmation: ConfirmationView) -> Table:
     return table
 
 
-def misleading(rung: AgreementView, options: str) -> str:
-    """Return a note about a misleading rung, with a cure.
-
-    Args:
-        rung: the rung.
-        options: options of a study that prunes less by it, and what they do.
-    """
-    epochs, cure = counted(rung.epochs, "epoch"), f"a new study with {options}\n"
+def misleading(rung: AgreementView, cure: str) -> str:
+    """Return a note about a misleading rung, with a cure."""
+    epochs = counted(rung.epochs, "epoch")
     if rung.correlation is None or rung.interval is None:
         return (
             f"all {rung.trials} trials have the same result after {epochs}, but later ones differ, so chance "
-            f"decided which were pruned there; {cure}"
+            f"decided which were pruned there; {cure}\n"
         )
     low, high = rung.interval
     return (
         f"results after {epochs} say little about those after {rung.next}: their rank correlation is "
         f"{rung.correlation:.2f} (95%: {low:.2f} to {high:.2f}, from {rung.trials} trials), so good trials may "
-        f"have been pruned there; {cure}"
+        f"have been pruned there; {cure}\n"
     )
 
 

@@ -387,10 +387,10 @@ def test_the_cure_of_a_misleading_first_rung_is_a_later_one() -> None:
         rows: Any = SimpleNamespace(config=config, segments=segments)
         return next(first_rung_misleads(rows)).cure
 
-    assert cure(1, 3, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
-    assert cure(1, 9) == "compare later (--epochs 3:9), or prune no trial (--scheduler none)"
-    assert cure(1, 2) == "prune no trial (--scheduler none)"
-    assert cure(1, 3, 9, sized={"seconds": 90.0}) == "compare after more steps (--budget 4.5m for a new study)"
+    later = "in a new study, compare later (--epochs 3:9), or prune no trial (--scheduler none)"
+    assert cure(1, 3, 9) == cure(1, 9) == later
+    assert cure(1, 2) == "in a new study, prune no trial (--scheduler none)"
+    assert cure(1, 3, 9, sized={"seconds": 90.0}) == "in a new study, compare after more steps (--budget 4.5m)"
 
 
 def test_configurations_that_vary_more_than_seeds_are_seldom_blamed() -> None:

@@ -158,7 +158,7 @@ def test_the_table_warns_of_a_rung_that_says_nothing_of_the_next(
     assert main(command.split()) == 0
     output = " ".join(capsys.readouterr().out.split())
     warning = "results after 1 epoch say little about those after 2: their rank correlation is -1.00"
-    assert [text in output for text in (warning, "a new study with --epochs 2:12 compares later")] == [misleads] * 2
+    assert [text in output for text in (warning, "in a new study, compare later (--epochs 2:12)")] == [misleads] * 2
     assert main([*command.split(), "--json"]) == 0
     study = json.loads(capsys.readouterr().out)
     assert study["scheduler"] == "adaptive"
@@ -166,7 +166,7 @@ def test_the_table_warns_of_a_rung_that_says_nothing_of_the_next(
     assert study["agreement"][0]["trials"] == study["progress"][1]["done"]
 
 
-@pytest.mark.parametrize(("rungs", "cure"), [("1:12", "--epochs 2:12 compares later"), ("1:2", "--scheduler none")])
+@pytest.mark.parametrize(("rungs", "cure"), [("1:12", "compare later (--epochs 2:12), or prune"), ("1:2", "prune")])
 def test_the_table_warns_of_a_rung_on_which_all_trials_are_equal(
     rungs: str, cure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,13 +178,13 @@ def test_the_table_warns_of_a_rung_on_which_all_trials_are_equal(
     assert main(command.split()) == 0
     output = " ".join(capsys.readouterr().out.split())
     warning = "all 18 trials have the same result after 1 epoch, but later ones differ, so chance decided which were"
-    assert f"{warning} pruned there; a new study with {cure}" in output
+    assert f"{warning} pruned there; in a new study, {cure} no trial (--scheduler none)" in output
 
 
 def test_a_misled_study_by_time_is_told_to_take_more_of_it() -> None:
     sized = {SIZED: Sized(90.0, {"ppo": 1e-4}).to_json()}
     study = replace(config((8,)), options=sized)
-    assert less_misled(study, 2) == "--budget 4.5m compares after more steps"
+    assert less_misled(study, 1, 2) == "in a new study, compare after more steps (--budget 4.5m)"
 
 
 def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:
