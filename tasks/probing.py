@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base_learner import BaseLearner
-from .envs import Envs, allows_one, make_envs, spaces_of
+from .envs import Envs, allows_one, make_envs, spaces_of, time_limit
 from .envs.base.images import largest_pixel
 from .envs.base.masks import mask_in
 from .envs.base.spec import RAISED
@@ -36,6 +36,7 @@ from .runtime.threads import one_thread
 
 STEPS = 2_000  # half of them with random actions
 MORE_STEPS = 10_000  # taken instead where episodes are long
+MOST_STEPS = 20_000  # taken instead where none has ended, and no time limit says that one will
 ENOUGH = 3  # complete episodes of random actions, and untrained policies with one
 EPISODES = 20  # at most, of random actions, and of each untrained policy
 POLICIES = 8  # at most; each has initial weights of its own
@@ -61,7 +62,7 @@ def probe(
 
     - `random`: returns of complete episodes with random actions; `untrained`: of each untrained policy, whose actions
       are greedy, in the episodes of evaluations. `lengths` and `terminated`: of all these, lengths, and how many were
-      not truncated.
+      not truncated. `unfinished`: steps of the longest episode of each that was cut short, or 0.
     - `rewards`, `observations`: see `_moments`, over the steps with random actions; None without such steps, and of
       images. `largest_pixel`: the largest number of images in these steps, of 255. `zero_rewards`: share of zeros
       among all rewards; where behaviours learn, among those of all agents. `zero_sum`: whether these are not all zeros,
@@ -74,7 +75,8 @@ def probe(
     Args:
         algorithm: class of the task.
         identity: its identity.
-        steps: largest number of steps, of all environments together; None for STEPS, or MORE_STEPS where needed.
+        steps: largest number of steps, of all environments together; None for STEPS, or MORE_STEPS or MOST_STEPS
+            where needed.
         on_step: function called at each step; it may raise to stop.
         trials: classes and identities of a study's first trials, whose initial policies are the untrained ones; empty
             for the task's own.
@@ -87,6 +89,10 @@ def probe(
         played = _Probe(algorithm, identity, STEPS if steps is None else steps, on_step).play(beginnings)
         if steps is None and not played.is_enough:
             played = _Probe(algorithm, identity, MORE_STEPS, on_step).play(beginnings)
+            if not (played.lengths or played.slow or played.failures) and time_limit(env) is None:
+                longer = _Probe(algorithm, identity, MOST_STEPS, on_step).play(beginnings)
+                if longer.lengths or not longer.slow:  # else it knows less for sure
+                    played = longer
     space = spaces_of(env).observation
     names = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
     actions = type(spaces_of(env).action).__name__
@@ -120,6 +126,7 @@ class _Probe:
         self.steps = self.terminated = self.raised = self.random_steps = 0
         self.returns: list[list[list[float]]] = []  # of random actions, and of untrained policies
         self.lengths: list[int] = []
+        self.unfinished: list[int] = []  # steps of episodes that were cut short, of random actions and of policies
         self.rewards: list[NDArray[np.float32]] = []  # of each step's agents, (A,)
         self.numbers: list[NDArray[np.float64]] = []  # observations before steps with random actions, (D,)
         self.largest_pixel: int | None = None  # of images before these steps
@@ -209,6 +216,7 @@ class _Probe:
         So only the last one is cut short, and long episodes count like others.
         """
         self.returns += [player.returns for player in players]
+        self.unfinished.append(0)
         end = self.steps + most
         for episode in range(EPISODES):
             for player in players:
@@ -249,6 +257,7 @@ class _Probe:
                     self.raised += int(envs.info.last[member, envs.info.names.index(RAISED)])
                 running[member, 0] = False
             if self.steps >= end:
+                self.unfinished[-1] = length if running.any() else 0
                 return
             if time.monotonic() - self.began > SECONDS:
                 raise TooSlow
@@ -264,6 +273,7 @@ class _Probe:
             "untrained": [returns for of_kind in self.returns[1:] for returns in of_kind],
             "lengths": self.lengths,
             "terminated": self.terminated,
+            "unfinished": dict(zip(("random", "untrained"), self.unfinished, strict=False)),
             "rewards": _moments(rewards[:random]),
             "zero_rewards": float((rewards == 0).mean()) if len(rewards) else None,
             "zero_sum": bool(rewards.any() and not rewards.sum(-1).any()),

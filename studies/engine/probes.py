@@ -57,7 +57,7 @@ Json = dict[str, Any]
 WHO = "probe"
 GOES_ON = 'to end such episodes and go on, write {"id": ..., "on_error": "restart"}'
 UNLEARNED = {"random": "random actions", "untrained": "untrained policies"}  # by name of their baseline
-STUCK = 10  # times that policies play longer than the longest episode of random actions
+STUCK = 5  # times that policies play longer than the longest episode of random actions that ended
 BASELINES, WIDER = "baselines", "wider"  # keys beside FOUND; the last: priors that the search adds or changes
 _AT_WORK: set[tuple[str, str]] = set()  # studies that a thread of this process is probing, by URL and name
 
@@ -168,10 +168,19 @@ def endless(env: EnvSpec, results: Mapping[str, Any]) -> str | None:
 
     if results["lengths"] or results["failures"] or results["slow"] is not None or time_limit(env) is not None:
         return None
+    within = _longest(results["steps"], results.get("unfinished", {}))
     return (
-        f"an evaluation plays whole episodes, but none of {env.id} ended within {results['steps']:,} steps, and it "
+        f"an evaluation plays whole episodes, but none of {env.id} ended within {within:,} steps, and it "
         'has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
     )
+
+
+def _longest(steps: int, unfinished: Mapping[str, int]) -> int:
+    """Return the steps of the longest episode, if none ended.
+
+    Earlier versions did not store it. They played one for half of all steps.
+    """
+    return max(unfinished.values(), default=steps // 2)
 
 
 def _write(store: Store, name: str, outcome: _Outcome, wanted: Callable[[list[Command]], bool]) -> None:
@@ -302,14 +311,15 @@ def _code_warnings(probe: ProbeView) -> Iterator[str]:
 def _length_warnings(probe: ProbeView) -> Iterator[str]:
     """Warn of episodes that do not end."""
     if not probe.lengths and probe.slow is None:
+        within = _longest(probe.steps, probe.unfinished)
         yield (
-            f"no episode ended within {probe.steps:,} steps; without a time limit (max_episode_steps), evaluations "
+            f"no episode ended within {within:,} steps; without a time limit (max_episode_steps), evaluations "
             "take very long"
         )
-    policies = probe.steps - sum(probe.lengths)  # their steps, if none of their episodes ended
+    policies = probe.unfinished.get("untrained", 0)
     if probe.lengths and probe.untrained and not any(probe.untrained) and policies > STUCK * max(probe.lengths):
         yield (
-            f"random actions end their episodes within {max(probe.lengths):,} steps, but untrained policies none "
+            f"random actions have ended episodes within {max(probe.lengths):,} steps, but untrained policies none "
             f"within {policies:,}: they may get stuck, as by actions without effect; unless it has a time limit "
             "(max_episode_steps), evaluations take very long"
         )

@@ -277,6 +277,7 @@ class ProbeView(View):
     untrained: Annotated[Sequence[Sequence[float]], "returns of each untrained policy"]
     lengths: Annotated[Sequence[int], "lengths of complete episodes"]
     terminated: Annotated[int, "number of those that were not truncated"]
+    unfinished: Annotated[Mapping[str, int], "steps of the episode that was cut short, of random and untrained"] = EMPTY
     rewards: Annotated[MomentsView | None, "scale and drift of rewards"]
     zero_rewards: Annotated[float | None, "share of rewards that are 0; of several behaviours, of all agents' rewards"]
     zero_sum: Annotated[bool, "whether agents' rewards differ from 0, but add up to it in every step"] = False

@@ -83,6 +83,22 @@ def test_a_probe_tells_returns_lengths_ends_and_scales() -> None:
     assert (seen["restore"]["exact"], seen["masks"], seen["goals"], seen["failures"]) == (True, False, False, [])
 
 
+def test_a_probe_tells_how_long_an_episode_lasted_that_did_not_end() -> None:
+    assert findings()["unfinished"] == {"random": 0, "untrained": 0}
+    assert findings(length=300)["unfinished"] == {"random": 200, "untrained": 200}
+    assert findings(length=150)["unfinished"] == {"random": 50, "untrained": 200 - 150}
+
+
+def test_a_probe_waits_for_long_episodes_that_no_time_limit_ends() -> None:
+    seen = findings(steps=None, length=6_000, constant=True)
+    assert set(seen["lengths"]) == {6_000}
+    assert seen["random"] == [3.0]  # in half of MOST_STEPS
+    endless = findings(steps=None, length=12_000, constant=True)
+    assert (endless["lengths"], endless["unfinished"]) == ([], {"random": 10_000, "untrained": 10_000})
+    limited = {"id": "Fixed-v0", "kwargs": {"length": 12_000}, "max_episode_steps": 12_000}
+    assert probe(PPO, TaskIdentity.of(PPO, limited, 3, SMALL))["unfinished"] == {"random": 5_000, "untrained": 5_000}
+
+
 @pytest.mark.parametrize(("task", "env"), [(PPO, "CartPole-v1"), (DQN, "MountainCar-v0"), (SVPG, "CartPole-v1")])
 def test_a_probe_follows_from_the_seed_and_ends_after_its_steps(task: type[Task], env: str) -> None:
     first, again, other = (probe(task, TaskIdentity.of(task, env, seed, SMALL), 500) for seed in (0, 0, 1))

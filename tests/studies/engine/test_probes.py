@@ -127,7 +127,7 @@ def test_a_study_is_stopped_if_no_episode_ends_and_goes_on_if_resumed(
 ) -> None:
     if "Unlimited-v0" not in gymnasium.registry:
         gymnasium.register("Unlimited-v0", "gymnasium.envs.classic_control:CartPoleEnv")
-    none = GOOD | {"lengths": [], "random": [], "untrained": [[]]}
+    none = GOOD | {"lengths": [], "random": [], "untrained": [[]], "unfinished": {"random": 900, "untrained": 1100}}
     monkeypatch.setattr("rekindle.tasks.probing.probe", lambda *_: none)
     with Store(sqlite_url) as store:
         started(store, env="Unlimited-v0")
@@ -135,7 +135,7 @@ def test_a_study_is_stopped_if_no_episode_ends_and_goes_on_if_resumed(
         held = hold_of(store.commands("s"))
         assert held is not None
         assert str(held) == (
-            "stop by probe: an evaluation plays whole episodes, but none of Unlimited-v0 ended within 2,000 steps, "
+            "stop by probe: an evaluation plays whole episodes, but none of Unlimited-v0 ended within 1,100 steps, "
             'and it has no time limit; give it one, such as {"id": ..., "max_episode_steps": 1000}'
         )
         assert store.trials("s") == []
@@ -210,12 +210,12 @@ def test_bad_environments_get_a_line_each() -> None:
             'on, write {"id": ..., "on_error": "restart"}',
         ),
         (
-            {"lengths": [], "random": [], "untrained": [[]]},
-            "no episode ended within 2,000 steps; without a time limit (max_episode_steps), evaluations take very long",
+            {"lengths": [], "random": [], "untrained": [[]]},  # of an earlier version
+            "no episode ended within 1,000 steps; without a time limit (max_episode_steps), evaluations take very long",
         ),
         (
-            {"lengths": [100, 101], "untrained": [[], []]},
-            "random actions end their episodes within 101 steps, but untrained policies none within 1,799: they may "
+            {"lengths": [100, 101], "untrained": [[], []], "unfinished": {"random": 799, "untrained": 1000}},
+            "random actions have ended episodes within 101 steps, but untrained policies none within 1,000: they may "
             "get stuck, as by actions without effect; unless it has a time limit (max_episode_steps), evaluations take "
             "very long",
         ),
@@ -232,7 +232,8 @@ def test_bad_environments_get_a_line_each() -> None:
     ]:
         assert described(GOOD | change).warnings == [line]
     assert described(GOOD | {"largest_pixel": 200}).warnings == []
-    assert described(GOOD | {"lengths": [900], "untrained": [[], []]}).warnings == []  # policies had little time
+    short = {"lengths": [900], "untrained": [[], []], "unfinished": {"random": 100, "untrained": 1000}}
+    assert described(GOOD | short).warnings == []  # policies had little time
     [scaled] = described(GOOD | {"largest_pixel": 10}, wider=["ppo.model.largest_pixel"]).warnings
     assert scaled.endswith(", of 255, so that many trials scale them (ppo.model.largest_pixel)")
     assert "The agents' rewards add up to 0 in every step." in described(GOOD | {"zero_sum": True}).text
