@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -62,50 +62,105 @@ def less_misled(config: Config, epochs: int, later: int) -> str:
     return f"in a new study, {compare}prune no trial (--scheduler none)"
 
 
-def _memory(config: Config, declared: Collection[str]) -> str:
-    """Return options that give policies a memory; "" if they have one."""
-    if "algorithm" not in declared:
+@dataclass(frozen=True)
+class _Unlearned:
+    """A study that learns too little, and what its probe has shown.
+
+    Attributes:
+        config: its configuration.
+        view: its probe; None if it failed or there is none.
+        declared: hyperparameters of its task, by name; empty if the task's package is not installed here.
+    """
+
+    config: Config
+    view: ProbeView | None
+    declared: Mapping[str, Dimension]
+
+    @classmethod
+    def of(cls, config: Config, probe: Probe) -> _Unlearned:
+        """Read the hyperparameters that the task declares."""
+        declared: Mapping[str, Dimension] = {}
+        with suppress(ValueError):
+            declared = load(config.task).learner.hyperparameters.flat()
+        return cls(config, probe if isinstance(probe, ProbeView) else None, declared)
+
+    @property
+    def zeros(self) -> float:
+        """Share of rewards that are 0; 1 if it is not known."""
+        return 1.0 if self.view is None or self.view.zero_rewards is None else self.view.zero_rewards
+
+    @property
+    def is_blind(self) -> bool:
+        """True if all observations are equal."""
+        return self.view is not None and self.view.observations is not None and self.view.observations.high == 0
+
+    def is_off(self, switch: str) -> bool:
+        """Return whether a switch exists that is off and not searched."""
+        declared = self.declared.get(switch)
+        off = declared is not None and declared.default is False and not self.config.fixed.get(switch)
+        return off and switch not in self.config.open
+
+    def repairs(self) -> Iterator[str]:
+        """Yield what the environment lacks."""
+        if self.view is not None and self.zeros == 1:
+            yield "make sure that the environment gives rewards: a probe saw only zeros"
+        if self.is_blind:
+            yield "make sure that observations differ: a probe saw only equal ones"
+
+    def exploration(self) -> Iterator[str]:
+        """Yield ways to explore more, in one cure."""
+        sparse = self.view is None or self.zeros >= SPARSE or is_sparse(self.view.to_json())
+        continuous = self.view is not None and self.view.actions == "Box"
+        single_steps = " --set n_step=1" if "n_step" in self.declared else ""  # curiosity rewards single steps
+        ways = []
+        if continuous and self.is_off("use_sde"):
+            ways.append("--set use_sde=true")
+        if sparse and self.is_off("rnd.use"):
+            ways.append(f"--set rnd.use=true{single_steps}")
+        if ways:
+            yield f"explore more ({', '.join(ways)})"
+
+    def scales(self) -> Iterator[str]:
+        """Yield what to scale: observations, rewards or both."""
+        observations, rewards = (self.view.observations, self.view.rewards) if self.view else (None, None)
+        if observations and self.is_off("normalize_obs"):
+            low, high = observations.low, observations.high
+            is_uneven = low is not None and high is not None and high > UNEVEN * low
+            if is_uneven or is_far_from_one(observations.to_json()):
+                yield "scale observations (--set normalize_obs=true)"
+        if rewards and self.is_off("scale_reward") and is_far_from_one(rewards.to_json()):
+            small_entropy = " --set entropy.alpha=0.1" if "entropy.alpha" in self.declared else ""  # 1 outweighs them
+            yield f"scale rewards (--set scale_reward=true{small_entropy})"
+
+    def other_algorithm(self) -> Iterator[str]:
+        """Yield another algorithm, unless the study chooses among them."""
+        others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(self.view.actions if self.view else "", ())
+        other = next((name for name in others if name != self.config.task), None)
+        if other and "algorithm" not in self.config.searched.flat():
+            yield f"try another algorithm (rekindle tune {other} ...)"
+
+    def memory(self) -> Iterator[str]:
+        """Yield a memory for policies that have none."""
+        if self.zeros == 1 or self.is_blind:
+            return
         name, options = "model.memory", ""
-    else:
-        task = config.fixed.get("algorithm", "ppo")
-        name, options = f"{task}.model.memory", f"--set algorithm={task} "
-    memoryless = name in declared and name not in config.open and config.fixed.get(name, "none") == "none"
-    return f"{options}--set {name}=lstm" if memoryless else ""
+        if "algorithm" in self.declared:
+            task = self.config.fixed.get("algorithm", "ppo")
+            name, options = f"{task}.model.memory", f"--set algorithm={task} "
+        is_searched, value = name in self.config.open, self.config.fixed.get(name, "none")
+        if name in self.declared and not is_searched and value == "none":
+            yield f"give it a memory, if earlier observations matter ({options}--set {name}=lstm)"
 
 
 def cures(config: Config, probe: Probe) -> str:
     """Return what may help trials of this study to learn."""
-    view = probe if isinstance(probe, ProbeView) else None
-    observations, rewards = (view.observations, view.rewards) if view else (None, None)
-    actions = view.actions if view else ""
-    zeros = 1.0 if view is None or view.zero_rewards is None else view.zero_rewards
-    declared: Mapping[str, Dimension] = {}
-    with suppress(ValueError):  # the task may be of a package that is not installed here
-        declared = load(config.task).learner.hyperparameters.flat()
-    off = {name for name, switch in declared.items() if switch.default is False and not config.fixed.get(name)}
-    off -= {*config.open}
-    sparse = view is None or zeros >= SPARSE or is_sparse(view.to_json())
-    exploration = ["use_sde"] * (actions == "Box") + ["rnd.use"] * sparse
-    cures = []
-    if view and zeros == 1:
-        cures.append("make sure that the environment gives rewards: a probe saw only zeros")
-    if observations and observations.high == 0:
-        cures.append("make sure that observations differ: a probe saw only equal ones")
-    single = {"rnd.use": " --set n_step=1"} if "n_step" in declared else {}  # its rewards are for single steps
-    small_entropy = " --set entropy.alpha=0.1" if "entropy.alpha" in declared else ""  # 1 outweighs scaled rewards
-    if ways := [f"--set {name}=true{single.get(name, '')}" for name in exploration if name in off]:
-        cures.append(f"explore more ({', '.join(ways)})")
-    if observations and "normalize_obs" in off:
-        low, high = observations.low, observations.high
-        if is_far_from_one(observations.to_json()) or (low is not None and high is not None and high > UNEVEN * low):
-            cures.append("scale observations (--set normalize_obs=true)")
-    if rewards and "scale_reward" in off and is_far_from_one(rewards.to_json()):
-        cures.append(f"scale rewards (--set scale_reward=true{small_entropy})")
-    cures.append(longer(config))
-    others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(actions, ())
-    chooses = "algorithm" in config.searched.flat()
-    if not chooses and (other := next((name for name in others if name != config.task), None)):
-        cures.append(f"try another algorithm (rekindle tune {other} ...)")
-    if zeros < 1 and not (observations and observations.high == 0) and (memory := _memory(config, declared)):
-        cures.append(f"give it a memory, if earlier observations matter ({memory})")
+    study = _Unlearned.of(config, probe)
+    cures = [
+        *study.repairs(),
+        *study.exploration(),
+        *study.scales(),
+        longer(config),
+        *study.other_algorithm(),
+        *study.memory(),
+    ]
     return ", or ".join([", ".join(cures[:-1]), cures[-1]]) if len(cures) > 1 else cures[0]

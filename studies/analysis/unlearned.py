@@ -231,37 +231,77 @@ def nothing_learned(
     best = best_scores(observed)
     if len(best) < FEWEST:
         return
-    top, *others = sorted(best.values(), reverse=True)
-    number = max(best, key=lambda trial: best[trial])
-    sign = -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
     if learned_nothing(observed, bar, learned):
-        assert probe is not None
-        baseline, policies = probe.baselines.get("random"), Baselines.of(probe).means
-        luckiest = max(policies) if len(policies) > 1 else None
-        low, *others_text = in_digits([sign * top, baseline.value if baseline else None, luckiest])
-        names = ("random actions", f"the best of {len(policies)} untrained policies")
-        compared = ", ".join(f"{value} for {name}" for value, name in zip(others_text, names, strict=True) if value)
-        than = f" ({compared})" if compared else ""
-        text = f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {low}{than}"
+        text = _beside_baselines(config, best, probe)
         if early or ahead:
-            signs = ["returns still rise"] * early + ["that is clearly more than all of these"] * ahead
-            so_far = f"it is too early to say whether anything is learned: {text}, but {' and '.join(signs)}"
-            cure = longer(config)
-            if ahead:
-                more = "" if SIZED in config.options else f"try more configurations (--trials {2 * len(best)}), "
-                cure = f"{cure}, {more}or measure the best ones on fresh seeds (rekindle confirm STUDY)"
-            yield Finding(EARLY, so_far, cure)
+            yield _too_early(config, text, len(best), early, ahead)
         else:
             yield Finding(NOTHING, text, cures(config, probe))
     elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):
+        text = f"all results on each rung are equal, at best {in_digits_alone(_sign(config) * max(best.values()))}"
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
         cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
-        yield Finding("equal", f"all results on each rung are equal, at best {in_digits_alone(sign * top)}", cure)
-    elif {*learned} - {number}:
-        return  # further trials have learned, whatever their results
-    elif others[0] <= bar if bar is not None else others[0] - others[-1] <= ALIKE * (top - others[0]):
-        one, next_best = in_digits([sign * top, sign * others[0]])
-        text = f"only trial {number} of {len(best)} learned anything: it has {one}, and the next one {next_best}"
+        yield Finding("equal", text, cure)
+    else:
+        yield from _only_one(config, best, bar, probe, learned)
+
+
+def _sign(config: Config) -> int:
+    """Return the sign that turns scores into values of the first objective."""
+    return -1 if next(iter(objectives_of(config).values())) == MINIMIZE else 1
+
+
+def _beside_baselines(config: Config, best: Mapping[int, float], probe: Probe) -> str:
+    """Return that no result is better than the baselines."""
+    assert probe is not None  # without one there is no bar
+    baseline, policies = probe.baselines.get("random"), Baselines.of(probe).means
+    luckiest = max(policies) if len(policies) > 1 else None
+    values = [_sign(config) * max(best.values()), baseline.value if baseline else None, luckiest]
+    result, *others = in_digits(values)
+    names = ("random actions", f"the best of {len(policies)} untrained policies")
+    compared = ", ".join(f"{value} for {name}" for value, name in zip(others, names, strict=True) if value)
+    return f"none of {len(best)} trials is better than an untrained policy beyond chance: the best has {result}" + (
+        f" ({compared})" if compared else ""
+    )
+
+
+def _too_early(config: Config, text: str, trials: int, early: bool, ahead: bool) -> Finding:
+    """Return a finding about a study that shows signs of learning.
+
+    Args:
+        config: its configuration.
+        text: its best result beside the baselines.
+        trials: number of its configurations.
+        early: see `nothing_learned`.
+        ahead: see `nothing_learned`.
+    """
+    signs = ["returns still rise"] * early + ["that is clearly more than all of these"] * ahead
+    so_far = f"it is too early to say whether anything is learned: {text}, but {' and '.join(signs)}"
+    cure = longer(config)
+    if ahead:
+        more = "" if SIZED in config.options else f"try more configurations (--trials {2 * trials}), "
+        cure = f"{cure}, {more}or measure the best ones on fresh seeds (rekindle confirm STUDY)"
+    return Finding(EARLY, so_far, cure)
+
+
+def _only_one(
+    config: Config, best: Mapping[int, float], bar: float | None, probe: Probe, learned: Collection[int]
+) -> Iterator[Finding]:
+    """Find studies of which the best trial alone has learned.
+
+    Args:
+        config: configuration of the study.
+        best: best score of each configuration.
+        bar: see `nothing_learned`.
+        probe: see `nothing_learned`.
+        learned: see `nothing_learned`.
+    """
+    (number, top), (_, second), *_, (_, last) = sorted(best.items(), key=lambda item: -item[1])
+    if {*learned} - {number}:
+        return
+    if second <= bar if bar is not None else second - last <= ALIKE * (top - second):
+        result, next_best = in_digits([_sign(config) * top, _sign(config) * second])
+        text = f"only trial {number} of {len(best)} learned anything: it has {result}, and the next one {next_best}"
         cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe)}"
         yield Finding("one learned", text, cure)
 
