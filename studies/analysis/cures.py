@@ -70,19 +70,21 @@ class _Unlearned:
         config: its configuration.
         view: its probe; None if it failed or there is none.
         declared: hyperparameters of its task, by name; empty if the task's package is not installed here.
+        rewarded: whether trainings had rewards.
     """
 
     config: Config
     view: ProbeView | None
     declared: Mapping[str, Dimension]
+    rewarded: bool
 
     @classmethod
-    def of(cls, config: Config, probe: Probe) -> _Unlearned:
+    def of(cls, config: Config, probe: Probe, rewarded: bool) -> _Unlearned:
         """Read the hyperparameters that the task declares."""
         declared: Mapping[str, Dimension] = {}
         with suppress(ValueError):
             declared = load(config.task).learner.hyperparameters.flat()
-        return cls(config, probe if isinstance(probe, ProbeView) else None, declared)
+        return cls(config, probe if isinstance(probe, ProbeView) else None, declared, rewarded)
 
     @property
     def zeros(self) -> float:
@@ -102,7 +104,7 @@ class _Unlearned:
 
     def repairs(self) -> Iterator[str]:
         """Yield what the environment lacks."""
-        if self.view is not None and self.zeros == 1:
+        if self.view is not None and self.zeros == 1 and not self.rewarded:
             yield "make sure that the environment gives rewards: a probe saw only zeros"
         if self.is_blind:
             yield "make sure that observations differ: a probe saw only equal ones"
@@ -152,9 +154,15 @@ class _Unlearned:
             yield f"give it a memory, if earlier observations matter ({options}--set {name}=lstm)"
 
 
-def cures(config: Config, probe: Probe) -> str:
-    """Return what may help trials of this study to learn."""
-    study = _Unlearned.of(config, probe)
+def cures(config: Config, probe: Probe, rewarded: bool = False) -> str:
+    """Return what may help trials of this study to learn.
+
+    Args:
+        config: configuration of the study.
+        probe: probe of its environment.
+        rewarded: whether trainings had rewards, if the probe had none.
+    """
+    study = _Unlearned.of(config, probe, rewarded)
     cures = [
         *study.repairs(),
         *study.exploration(),

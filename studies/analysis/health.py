@@ -43,7 +43,7 @@ from .importance import (
     importances,
     measurements,
 )
-from .rising import is_early, risen, too_short
+from .rising import drawn_return, is_early, is_rewarded, risen, too_short
 from .unlearned import (
     EPISODE_RETURN,
     RETURN_EPISODES,
@@ -208,7 +208,9 @@ def none_learned(rows: Rows) -> Iterator[Finding]:
         early = is_early(rows.config, rows.replicates, rows.last, rows.curves)
         scores = rows.results.scores
         ahead = is_ahead(rows.probe, float(scores.max()), len(scores), *measured)
-    findings = [*nothing_learned(rows.config, rows.results, rows.bar, rows.probe, rows.learned, early, ahead)]
+    drawn, rewarded = drawn_return(rows.replicates, rows.curves), is_rewarded(rows.curves)
+    signs = rows.learned, early, ahead, drawn, rewarded
+    findings = [*nothing_learned(rows.config, rows.results, rows.bar, rows.probe, *signs)]
     yield from findings or not_judged(rows.config, rows.results, rows.probe)
 
 

@@ -16,11 +16,12 @@ from ..storage.rows import Trial
 from ..study.config import Config
 from ..study.objectives import MINIMIZE, RETURN, objectives_of
 from .cures import Finding, longer_option
-from .unlearned import EPISODE_RETURN, LEVEL, Baselines, Curve
+from .unlearned import EPISODE_RETURN, LEVEL, LUCK, Baselines, Curve
 
 PARTS, FEWEST_EPOCHS = 5, 10  # of a learning curve
 RISE = 0.1  # of the curve's range, from its last but one part to the last one
 SURE = 3.0  # standard errors of a rise
+FEWEST_DRAWN = 3  # epochs of a learning curve whose thirds are compared
 FEWEST_RISES = 4  # a test of rises over trials has at least so many
 
 
@@ -42,6 +43,29 @@ def risen(probe: Probe, trials: Sequence[Trial], curves: Mapping[str, Curve]) ->
             if last.mean() > level and last.mean() - first.mean() > SURE * _error(first, last):
                 numbers.add(trial.configuration)
     return numbers
+
+
+def drawn_return(trials: Sequence[Trial], curves: Mapping[str, Curve]) -> float | None:
+    """Return the largest late return of a training's own episodes, or None.
+
+    Their actions are drawn, those of evaluations are greedy. It is the mean over the last third of the epochs. None if
+    the last thirds of all trainings together are not above their first ones, in Student's paired test at 5%.
+    """
+    columns = [
+        [values[EPISODE_RETURN] for _, values in curves.get(trial.uid, ()) if EPISODE_RETURN in values]
+        for trial in trials
+    ]
+    thirds = [np.array_split(np.array(curve), 3) for curve in columns if len(curve) >= FEWEST_DRAWN]
+    rises = [float(last.mean() - first.mean()) for first, _, last in thirds]
+    if len(rises) < FEWEST_RISES:
+        return None
+    sure = statistics.fmean(rises) > t_quantile(1 - LUCK, len(rises) - 1) * standard_error(rises)
+    return max(float(last.mean()) for *_, last in thirds) if sure else None
+
+
+def is_rewarded(curves: Mapping[str, Curve]) -> bool:
+    """Return whether an episode of a training had rewards."""
+    return any(values.get(EPISODE_RETURN) for curve in curves.values() for _, values in curve)
 
 
 def is_early(config: Config, trials: Sequence[Trial], last: Sequence[int], curves: Mapping[str, Curve]) -> bool:

@@ -213,6 +213,8 @@ def nothing_learned(
     learned: Collection[int] = (),
     early: bool = False,
     ahead: bool = False,
+    drawn: float | None = None,
+    rewarded: bool = False,
 ) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
@@ -227,6 +229,8 @@ def nothing_learned(
         learned: configurations that have learned, whatever their results, see `rising.risen` and `together_above`.
         early: whether training ends while returns rise, see `rising.is_early`.
         ahead: whether the best is clearly above all baselines, see `is_ahead`.
+        drawn: late return of a training's own episodes, see `rising.drawn_return`.
+        rewarded: whether trainings had rewards, if the probe had none.
     """
     best = best_scores(observed)
     if len(best) < FEWEST:
@@ -235,15 +239,21 @@ def nothing_learned(
         text = _beside_baselines(config, best, probe)
         if early or ahead:
             yield _too_early(config, text, len(best), early, ahead)
+        elif bar is not None and drawn is not None and drawn > bar:
+            yield _by_drawn_actions(config, text, drawn)
         else:
-            yield Finding(NOTHING, text, cures(config, probe))
+            yield Finding(NOTHING, text, cures(config, probe, rewarded))
     elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):
         text = f"all results on each rung are equal, at best {in_digits_alone(_sign(config) * max(best.values()))}"
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
-        cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {cures(config, probe)}"
+        cure = (
+            solved
+            if bar is not None
+            else f"if none can be better, {solved}; otherwise {cures(config, probe, rewarded)}"
+        )
         yield Finding("equal", text, cure)
     else:
-        yield from _only_one(config, best, bar, probe, learned)
+        yield from _only_one(config, best, bar, probe, learned, rewarded)
 
 
 def _sign(config: Config) -> int:
@@ -284,8 +294,22 @@ def _too_early(config: Config, text: str, trials: int, early: bool, ahead: bool)
     return Finding(EARLY, so_far, cure)
 
 
+def _by_drawn_actions(config: Config, text: str, drawn: float) -> Finding:
+    """Return a finding about a study that learned by drawn actions.
+
+    Args:
+        config: its configuration.
+        text: its best result beside the baselines.
+        drawn: see `nothing_learned`.
+    """
+    more = f"but a training's own last episodes, whose actions are drawn, return {in_digits_alone(drawn)}"
+    compare = "compare and use policies by drawn actions, since greedy ones may get stuck"
+    cure = f"{compare} (--objective return_stochastic; rekindle evaluate --stochastic), or {longer(config)}"
+    return Finding(NOTHING, f"{text}, {more}", cure)
+
+
 def _only_one(
-    config: Config, best: Mapping[int, float], bar: float | None, probe: Probe, learned: Collection[int]
+    config: Config, best: Mapping[int, float], bar: float | None, probe: Probe, learned: Collection[int], rewarded: bool
 ) -> Iterator[Finding]:
     """Find studies of which the best trial alone has learned.
 
@@ -295,6 +319,7 @@ def _only_one(
         bar: see `nothing_learned`.
         probe: see `nothing_learned`.
         learned: see `nothing_learned`.
+        rewarded: see `nothing_learned`.
     """
     (number, top), (_, second), *_, (_, last) = sorted(best.items(), key=lambda item: -item[1])
     if {*learned} - {number}:
@@ -302,7 +327,7 @@ def _only_one(
     if second <= bar if bar is not None else second - last <= ALIKE * (top - second):
         result, next_best = in_digits([_sign(config) * top, _sign(config) * second])
         text = f"only trial {number} of {len(best)} learned anything: it has {result}, and the next one {next_best}"
-        cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe)}"
+        cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe, rewarded)}"
         yield Finding("one learned", text, cure)
 
 

@@ -16,7 +16,7 @@ from rekindle.spaces import unflatten
 from rekindle.studies.analysis.cures import cures
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
-from rekindle.studies.analysis.rising import is_early, risen, too_short
+from rekindle.studies.analysis.rising import drawn_return, is_early, is_rewarded, risen, too_short
 from rekindle.studies.analysis.unlearned import bar_of, is_ahead, not_judged, nothing_learned, together_above
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
@@ -167,6 +167,39 @@ def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() 
         "returns still rise"
     )
     assert cure == "train longer (--epochs 1:9)"
+
+
+def test_a_training_whose_drawn_actions_have_learned_is_told_that_greedy_ones_may_get_stuck() -> None:
+    config = study_config(load("ppo"), "CartPole-v1", trials=8, epochs="1:9")
+    trials = [Trial(n, f"u{n}", {}) for n in range(4)]
+
+    def curves(*rises: float) -> dict[str, Any]:
+        return {f"u{n}": [(e, {"episode_return": rise * e}) for e in range(9)] for n, rise in enumerate(rises)}
+
+    rising = curves(0.01, 0.02, 0.03, 0.04)
+    drawn = drawn_return(trials, rising)
+    assert drawn == pytest.approx(0.04 * (6 + 7 + 8) / 3)
+    assert drawn_return(trials, curves(0.01, -0.02, 0.03, -0.04)) is None  # by chance
+    assert drawn_return(trials[:3], rising) is None  # too few trainings
+    assert is_rewarded(rising)
+    assert not is_rewarded(curves(0.0, 0.0))
+    probe = seen(random=[0.0] * 3, untrained=[[0.0], [0.0]], zero_rewards=1.0)
+    nothing = results_of(8)
+    nothing.scores[:] = 0.0
+    [finding] = nothing_learned(config, nothing, 0.0, probe, drawn=drawn, rewarded=True)
+    assert (finding.check, finding.text) == (
+        "nothing learned",
+        "none of 8 trials is better than an untrained policy beyond chance: the best has 0.0 (0.0 for random actions, "
+        "0.0 for the best of 2 untrained policies), but a training's own last episodes, whose actions are drawn, "
+        "return 0.280",
+    )
+    assert finding.cure == (
+        "compare and use policies by drawn actions, since greedy ones may get stuck (--objective return_stochastic; "
+        "rekindle evaluate --stochastic), or train longer (--epochs 1:27)"
+    )
+    [finding] = nothing_learned(config, nothing, 0.5, probe, drawn=drawn, rewarded=True)  # no better than luck
+    assert "drawn" not in finding.text
+    assert "gives rewards" not in finding.cure
 
 
 def test_a_best_result_clearly_above_all_baselines_is_too_early_to_judge() -> None:
@@ -355,6 +388,7 @@ def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is
     longer = "train longer (--epochs 1:27)"
     rewards = "make sure that the environment gives rewards: a probe saw only zeros"
     assert cures(config, seen(**results)) == f"{rewards}, or {longer}"
+    assert cures(config, seen(**results), rewarded=True) == longer
     results["observations"] = {"low": 0.0, "high": 0.0, "mean": 1.0, "drift": 0.0}
     assert cures(config, seen(**results)) == (
         f"{rewards}, make sure that observations differ: a probe saw only equal ones, or {longer}"
