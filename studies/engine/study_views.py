@@ -79,7 +79,8 @@ def study_json(store: Store, name: str) -> Json:
 def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[AgreementView]:
     """Return how well each rung's ranking agrees with the next one's.
 
-    A rung on which all results are equal has no correlation. It misleads if later results differ.
+    A rung on which all results are equal has no correlation. It misleads if later results differ. One after which all
+    trials went on has misled nobody.
     """
     if config.scheduling.population:
         return []  # members change between rungs, so their ranks cannot be compared
@@ -89,7 +90,7 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
     for row in segments:
         if row.state == "done":
             brackets.setdefault(bracket_of[row.number], [[] for _ in config.rungs])[row.rung].append(row)
-    reached = Counter(row.rung for row in segments)  # promoted trials, also those that failed there
+    promoted = {(row.number, row.rung) for row in segments}  # also trials that failed there
     by_bracket = [agreements(config, results) for results in brackets.values()]
     views: list[AgreementView] = []
     for rung, parts in enumerate(zip(*by_bracket, strict=True)):
@@ -97,14 +98,15 @@ def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segme
         lower_rows, upper_rows = ([row for rows in brackets.values() for row in rows[at]] for at in (rung, rung + 1))
         equal = len({row.score for row in lower_rows}) == 1 and ranks_by_score(config)
         fields: dict[str, Any]
-        if equal and FEWEST <= len(lower_rows) > reached[rung + 1]:
+        pruned = any((row.number, rung + 1) not in promoted for row in lower_rows)
+        if equal and pruned and len(lower_rows) >= FEWEST:
             misleads = differ_later(lower_rows, upper_rows)
             fields = {"trials": len(lower_rows), "correlation": None, "interval": None, "misleads": misleads}
         elif agreement.pairs:
             # Only the best are promoted, and a rank correlation is smaller among them than among all trials.
             share = agreement.pairs / len(lower_rows)
             correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
-            misleads, interval = high < MISLEADING, (low, high)
+            misleads, interval = pruned and high < MISLEADING, (low, high)
             fields = {"trials": agreement.pairs, "correlation": correlation, "interval": interval, "misleads": misleads}
         else:
             continue

@@ -235,7 +235,10 @@ class AgreementView(View):
     trials: Annotated[int, "number of trials from which it is estimated"]
     correlation: Annotated[float | None, "estimate; null if all results of the rung are equal"]
     interval: Annotated[tuple[float, float] | None, "95% interval; null if all results of the rung are equal"]
-    misleads: Annotated[bool, "whether the interval is below 0.5, or equal results were followed by different ones"]
+    misleads: Annotated[
+        bool,
+        "whether the interval is below 0.5, or equal results were followed by different ones, and trials were pruned",
+    ]
 
 
 class MomentsView(View):

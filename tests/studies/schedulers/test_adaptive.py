@@ -16,6 +16,7 @@ from rekindle.studies.analysis.cures import less_misled
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
+from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.samplers.registry import make_sampler
@@ -164,6 +165,24 @@ def test_the_table_warns_of_a_rung_that_says_nothing_of_the_next(
     assert study["scheduler"] == "adaptive"
     assert [rung["misleads"] for rung in study["agreement"]][:1] == [misleads]
     assert study["agreement"][0]["trials"] == study["progress"][1]["done"]
+
+
+@pytest.mark.parametrize("pruned", [0, 1])
+def test_a_rung_after_which_all_trials_went_on_has_misled_nobody(pruned: int, sqlite_url: str) -> None:
+    count = 6
+    segments = [
+        Segment(number, rung, epochs, "done", -score if rung == 0 else score, "d")
+        for number, score in enumerate(np.arange(float(count)))
+        for rung, epochs in enumerate((1, 3, 9))
+        if rung == 0 or number >= pruned
+    ]
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(count, (1, 9, 3)))
+        trials = [Trial(number, f"u{number}", {}, {"bracket": 0}) for number in range(count)]
+        store.add_rows("s", trials=trials, segments=segments)
+        first, second = study_view(store, "s").agreement
+    assert (first.correlation, first.misleads) == (pytest.approx(-1.0, abs=0.02), pruned > 0)
+    assert (second.correlation, second.misleads) == (pytest.approx(1.0, abs=0.02), False)
 
 
 @pytest.mark.parametrize(("rungs", "cure"), [("1:12", "compare later (--epochs 2:12), or prune"), ("1:2", "prune")])
