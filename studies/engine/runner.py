@@ -98,7 +98,8 @@ def with_kept(store: Store, name: str, options: Mapping[str, Any]) -> dict[str, 
     kept: dict[str, Any] = {key: getattr(config, key) for key in ("scheduler", "sampler")}
     kept |= {key: config.options[key] for key in ("eval_episodes", "grid_points") if key in config.options}
     if options.get("env_steps") is None:
-        kept["epochs"] = config.epochs
+        low, high, base = config.epochs
+        kept["epochs"] = [low, high] if low < high < base else config.epochs  # a base above high is a default
     if config.scheduling.population:
         kept["epochs"], kept["interval"] = config.epochs[1:2], config.epochs[0]
     else:

@@ -71,6 +71,7 @@ def test_another_value_in_a_rerun_is_refused_before_anything_changes(name: str, 
         (("--trials", "8", "--generation", "4"), ()),
         ((*GRID, "--grid-points", "3"), ("--search", "lr")),
         (("--scheduler", "none", "--epochs", "5"), ()),
+        (("--scheduler", "halving", "--epochs", "1:2"), ()),
         ((*PBT, "--population", "6", "--interval", "2"), ("--scheduler", "pbt", "--population", "6")),
     ],
 )
