@@ -70,6 +70,7 @@ def confirmation_view(
         epochs=config.rungs[0],
         seeds=confirmation.seeds,
         race_seeds=confirmation.race_seeds,
+        eval_episodes=config.eval_episodes if config.eval_episodes != original.eval_episodes else None,
         candidates=candidates,
         **_answer(candidates, now, pairs, confirmation),
         cost=CostView(trainings=len(done), epochs=len(done) * config.rungs[0], failed=len(failed)),

@@ -453,6 +453,7 @@ class ConfirmationView(View):
     epochs: Annotated[int, "epochs of each training"]
     seeds: Annotated[int, "seeds of an estimate"]
     race_seeds: Annotated[int, "seeds of the race"]
+    eval_episodes: Annotated[int | None, "episodes of each evaluation, if they are not as many as in the study"] = None
     candidates: Annotated[Sequence[CandidateView], "candidates"]
     winner: Annotated[int | None, "index of the winner among the candidates"]
     runner_up: Annotated[int | None, "index of the second"]

@@ -163,8 +163,10 @@ def _top(confirmation: ConfirmationView) -> int:
 
 def _command(confirmation: ConfirmationView, seeds: int | None = None) -> str:
     """Return the command of a confirmation, or of one with other seeds."""
-    seeds = seeds or confirmation.seeds
-    return command_line("confirm", confirmation.study, f"--top {_top(confirmation)}", f"--seeds {seeds}")
+    numbers = [f"--top {_top(confirmation)}", f"--seeds {seeds or confirmation.seeds}"]
+    if confirmation.eval_episodes is not None:
+        numbers.append(f"--eval-episodes {confirmation.eval_episodes}")
+    return command_line("confirm", confirmation.study, *numbers)
 
 
 def _scale(confirmation: ConfirmationView) -> str:

@@ -475,6 +475,21 @@ def test_an_unfinished_confirmation_keeps_its_numbers(sqlite_url: str) -> None:
             start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=4))
 
 
+@pytest.mark.parametrize(("options", "episodes"), [([], None), (["--eval-episodes", "7"], 7)])
+def test_the_command_of_an_unfinished_confirmation_resumes_it(
+    options: list[str], episodes: int | None, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=3, eval_episodes=episodes))
+        view = confirmation_view(store, "s")
+        assert view is not None
+        words = " ".join(["rekindle confirm s --top 1 --seeds 3", *options])
+        assert verdict(view).startswith(f"The confirmation is not complete; `{words}` resumes it.")
+    assert main([*words.split()[1:], "--workers", "1", "--storage", sqlite_url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["confirmation"] == "s:confirmation"
+
+
 def test_a_further_confirmation_uses_no_seed_of_an_earlier_one(sqlite_url: str) -> None:
     """What the earlier one said may be why the study was extended, so its seeds have taken part in a choice."""
     searched(sqlite_url, noisy())
