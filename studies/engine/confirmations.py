@@ -38,6 +38,7 @@ from ..schedulers.confirming import (
 from ..schedulers.registry import remembered, without_finalist
 from ..shell import begin_again, command_line
 from ..statistics.estimates import FEWEST
+from ..storage.commands import cure_of
 from ..study import FRESH_SEEDS, TOP
 from ..study.code import FILES
 from ..study.config import EVAL_STEPS, RESUMES, Config
@@ -180,7 +181,9 @@ def _finished_best(store: Store, study: str, config: Config) -> list[TrialView]:
     if ranked and ranked[0].epochs >= config.rungs[-1]:
         return distinct(ranked)
     cure = f"`{command_line('worker', study)}` trains it to its end"
-    if view.state == "complete" and view.counts["failed"] == sum(view.counts.values()):
+    if view.held is not None:  # else no worker trains it
+        cure = f"it had the {view.held}; {cure_of(study, view.held)}, and {cure}"
+    elif view.state == "complete" and view.counts["failed"] == sum(view.counts.values()):
         cure = f"all of its trials failed. {begin_again(study)}"
     elif view.state == "complete":
         cure = f"`{command_line('extend', study, '--trials N')}` gives it more trials"

@@ -709,6 +709,19 @@ def test_a_complete_study_without_a_result_needs_more_trials(sqlite_url: str) ->
             confirmation_config(store, "s")
 
 
+def test_a_stopped_study_without_a_result_is_to_be_resumed(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", noisy())
+        study = Study("s", store)
+        study.stop("lunch")
+        cure = "`rekindle resume s` continues it, and `rekindle worker --study s` trains it to its end"
+        with pytest.raises(BadConfig, match=rf"but s has none; it had the stop by .*: lunch; {cure}$"):
+            confirmation_config(store, "s")
+        study.resume()
+        with pytest.raises(BadConfig, match=r"but s has none; `rekindle worker --study s` trains it to its end$"):
+            confirmation_config(store, "s")
+
+
 def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         front = noisy(options={"objectives": {"return": "maximize", "model_size": "minimize"}}, scheduler="none")
