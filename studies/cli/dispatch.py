@@ -35,6 +35,11 @@ LENGTH = 8192  # of an error
 GRACE = 1.0  # seconds in which threads that others have started may end with the command
 LATEST = 30.0  # seconds that others may take at the end of the process
 PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
+OF_ENVIRONMENTS = ("kwargs", "env_kwargs", "wrapper", "wrappers", "env_wrapper")  # options that other libraries have
+IN_JSON = (
+    "; an environment's arguments and wrappers stand in its JSON, "
+    """'{"id": "ENV", "kwargs": {...}, "wrappers": [{"entry_point": "module:Class"}]}' in place of ENV"""
+)
 NAME = "\0"  # begins a word that followed ``--`` while argparse, which would take it for an option, sees it
 
 
@@ -190,7 +195,7 @@ def _explain_word(parser: ArgumentParser, word: str) -> str:
         return f"{parser.prog} takes no further {word.removeprefix(NAME)!r}"
     options = {option for action in parser._actions for option in action.option_strings}
     name = word.partition("=")[0]
-    cure = near(name, options)
+    cure = IN_JSON if name.lstrip("-").replace("-", "_") in OF_ENVIRONMENTS else near(name, options)
     if not cure and "--set" in options:
         groups = SYNONYMS.get(name.lstrip("-").replace("-", "_"), [["NAME"]])
         ours = [f"--set {path}=VALUE" for group in groups for path in group]

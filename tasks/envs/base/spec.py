@@ -186,11 +186,13 @@ class EnvSpec:
         if target is not None:
             gymnasium.register(self.id, entry_point=target)
 
-    def _wrapper(self, wrapper: Mapping[str, Any], i: int) -> dict[str, Any]:
+    def _wrapper(self, wrapper: Any, i: int) -> dict[str, Any]:
         subject = f"{self.id}: wrappers[{i}]"
         if not isinstance(wrapper, Mapping) or not {"entry_point"} <= wrapper.keys() <= {"entry_point", "kwargs"}:
             form = "{'entry_point': 'module:Class', 'kwargs': {...}}"
-            raise EnvSpecError(f"{subject} must be {form}, but got {wrapper!r}")
+            module, point, name = wrapper.replace(":", ".").rpartition(".") if isinstance(wrapper, str) else ("",) * 3
+            written = f"; write {{'entry_point': '{module}:{name}'}}" if point else ""
+            raise EnvSpecError(f"{subject} must be {form}, but got {wrapper!r}{written}")
         entry_point = wrapper["entry_point"]
         if not isinstance(entry_point, str) or not all(entry_point.partition(":")):
             raise EnvSpecError(f"{subject}: entry_point must be a string 'module:Class', but got {entry_point!r}")
@@ -266,9 +268,8 @@ class EnvSpec:
         """
         keys = {f.name for f in fields(cls)}
         if unknown := sorted(content.keys() - keys):
-            raise EnvSpecError(
-                f"an environment has {', '.join(sorted(keys))}, but got {', '.join(unknown)}{near(unknown[0], keys)}"
-            )
+            cure = near(unknown[0], keys) or "; arguments of its constructor belong into its kwargs"
+            raise EnvSpecError(f"an environment has {', '.join(sorted(keys))}, but got {', '.join(unknown)}{cure}")
         if "id" not in content:
             raise EnvSpecError(f"an environment must have an id, but got {dict(content)!r}")
         return cls(**content)

@@ -27,7 +27,7 @@ from ..base.joined import CHOICES, JoinedActions, can_join
 from ..base.masks import MaskInObservation, has_mask, has_method
 from ..base.spec import IN_INFO, EnvSpec, EnvSpecError, reset_result, with_arrays
 from .chance import OwnGenerators, first_constructor, first_import
-from .packages import advice, cure, register
+from .packages import advice, cure, module_advice, register
 from .restarts import RestartOnError
 from .restore import generator_of
 from .rewards import WeightedReward
@@ -356,4 +356,6 @@ def _cure(spec: EnvSpec) -> str:
     for module, extra in EXTRAS.items():
         if isinstance(entry_point, str) and entry_point.startswith(module):
             return f"; pip install 'rekindle-rl[{extra}]'"
-    return "; install its package, or run where its file is" if ":" in spec.id else ""
+    if ":" not in spec.id:
+        return ""
+    return module_advice(spec) or "; install its package, or run where its file is"

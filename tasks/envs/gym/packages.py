@@ -99,9 +99,11 @@ def advice(spec: EnvSpec) -> str:
     if isinstance(getattr(sys.modules.get(module), name, None), type):
         register = f"gymnasium.register('{name}-v0', '{spec.id}')"
         return f"; it is a class: register it with an id, {register} in {module}, and write {spec.id}-v0"
+    if call := re.fullmatch(r"([^({]+)\(.*\)", spec.id):
+        return f'; write {{"id": "{call[1]}", "kwargs": {{...}}}}'
     if agents := re.fullmatch(AGENTS, spec.id):
         module, name = agents.groups()
-    package = next((package for package in PACKAGES if re.match(package.ids, name)), None)
+    package, name = _known(name)
     if package is None:
         return "".join(f"; write {wanted}" for wanted in [*_spellings(module, name)][:1])
     home = module or "PACKAGE"
@@ -109,6 +111,35 @@ def advice(spec: EnvSpec) -> str:
     missing = find_spec((package.needs or package.module).partition(".")[0]) is None
     steps = [f"pip install {package.install}"] * missing + [f"write {wanted}"] * (wanted != spec.id)
     return f"; {', and '.join(steps)}" if steps else ""
+
+
+def _known(name: str) -> tuple[Package | None, str]:
+    """Return the known package of an id, and its spelling there.
+
+    Its module may have been written before the id, as `minigrid/MiniGrid-Empty-5x5-v0`.
+    """
+    for separator in ("", "/", "."):
+        home, _, id = name.rpartition(separator) if separator else ("", "", name)
+        package = next((package for package in PACKAGES if re.match(package.ids, id)), None)
+        if package is not None and (not home or _is_called(package, home)):
+            return package, id
+    return None, name
+
+
+def _is_called(package: Package, module: str) -> bool:
+    """Return whether a name is another spelling of a package."""
+    return package.module.partition(".")[0] in module.replace("-", "_")
+
+
+def module_advice(spec: EnvSpec) -> str:
+    """Return what to type in place of a missing module, or ""."""
+    module, _, name = spec.id.rpartition(":")
+    package, _ = _known(name)
+    if package is not None and _is_called(package, module) and not _is_found(module):
+        return advice(spec)
+    if "-" in module and _is_found(imported := module.replace("-", "_")):
+        return f"; write {imported}:{name}"
+    return ""
 
 
 def _spellings(module: str, name: str) -> Iterator[str]:

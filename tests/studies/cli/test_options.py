@@ -280,6 +280,10 @@ def test_the_help_lists_every_command_once_under_a_heading(cli: Cli) -> None:
         (["create", "ppo", "CartPole-v1", "--confirm", "5"], "rekindle create has no option --confirm"),
         (["train", "ppo", "--strength", "1"], "--strength; a hyperparameter is set by --set NAME=VALUE"),
         (["trials", "study", "other"], "rekindle trials takes no further 'other' (see rekindle trials --help)"),
+        (
+            ["tune", "ppo", "CartPole-v1", "--env-kwargs", "size:5"],
+            "has no option --env-kwargs; an environment's arguments and wrappers stand in its JSON, '{",
+        ),
         (["trials", "study", "--width"], "rekindle trials has no option --width (see rekindle trials --help)"),
     ],
 )

@@ -35,6 +35,13 @@ from rekindle.tasks.envs.gym.make import make_env
         ("mpe2:simple_spread_v3", "write pettingzoo/mpe2:simple_spread_v3$"),
         ("pettingzoo.classic.chess_v6", "write pettingzoo/classic:chess_v6$"),
         ("Meta-World/reach-v3", r"write .*metaworld:Meta-World/MT1.*reach-v3"),
+        ("minigrid/MiniGrid-Nowhere-v0", r"; (pip install minigrid, and )?write minigrid:MiniGrid-Nowhere-v0$"),
+        ("minigrid.MiniGrid-Nowhere-v0", r"; (pip install minigrid, and )?write minigrid:MiniGrid-Nowhere-v0$"),
+        ("gym_minigrid:MiniGrid-Nowhere-v0", r"; (pip install minigrid, and )?write minigrid:MiniGrid-Nowhere-v0$"),
+        ("highway-env:merge-v0", r"; (pip install highway-env, and )?write highway_env:merge-v0$"),
+        ("own-envs:Walk-v0", "; write own_envs:Walk-v0$"),
+        ("own_errors:merge-v0", "; install its package, or run where its file is$"),  # of a package of its own
+        ("CartPole-v1(sutton_barto_reward=True)", r'; write {"id": "CartPole-v1", "kwargs": {\.\.\.}}$'),
         ("Nowhere-v0", "doesn't exist"),
     ],
 )
