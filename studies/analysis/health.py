@@ -24,7 +24,7 @@ from ..engine.views import Probe, View
 from ..failures import FAILED, one_line
 from ..schedulers.adaptive import differ_later
 from ..schedulers.registry import without_excluded
-from ..schedulers.seeds import collapse, seeds_of
+from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import spearman
 from ..statistics.tails import f_normal
 from ..storage.rows import Event, Segment, Trial, score_of
@@ -71,6 +71,7 @@ IDLE = 0.5
 WASTE = 0.75
 MISLEADS = 0.3  # rank correlation
 UPPER = 1.2816  # the 90% quantile of a normal variable
+WAITLESS = "asha"  # scheduler with which no worker waits
 STARTS = ("start", "resume", "takeover")
 
 
@@ -325,11 +326,14 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     # If both variances were equal, the means would have a variance of (1 + noise) * within.
     freedom = len(whole) - 1, sum(len(group) - 1 for group in whole)
     if f_normal(total / within / (1 + noise), *freedom) < -UPPER:
+        # A confirmation trains fixed hyperparameters, and ranks by one objective.
+        confirmable = not rows.config.scheduling.population and len(objectives_of(rows.config)) == 1
+        confirm = ", or confirm the best (rekindle confirm)" if confirmable else ""
         yield Finding(
             "seeds",
             f"seeds vary more (standard deviation {math.sqrt(within):.3g}) than configurations do "
             f"({math.sqrt(max(0.0, total - noise * within)):.3g})",
-            f"compare by more seeds (--seeds {4 * seeds_of(rows.config)}), or confirm the best (rekindle confirm)",
+            f"compare by more seeds (--seeds {4 * seeds_of(rows.config)}){confirm}",
         )
 
 
@@ -438,11 +442,17 @@ def workers_idle(rows: Rows) -> Iterator[Finding]:
         return
     idle = 1 - sum(end - start for start, end in spans) / (most * together)
     if idle > IDLE:
-        yield Finding(
-            "idle",
-            f"workers waited {idle:.0%} of the time, while others trained",
-            "use --scheduler asha, a larger --generation, or fewer --workers",
-        )
+        yield Finding("idle", f"workers waited {idle:.0%} of the time, while others trained", _less_idle(rows.config))
+
+
+def _less_idle(config: Config) -> str:
+    """Return how workers wait less, by what the study may have."""
+    facts = config.scheduling
+    if facts.confirms or facts.population:
+        return "use fewer --workers"
+    if config.scheduler == WAITLESS or is_across(config) or is_racing(config):
+        return "use a larger --generation, or fewer --workers"
+    return f"use --scheduler {WAITLESS}, a larger --generation, or fewer --workers"
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -471,12 +481,13 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     pruned = sum(trained.get(trial.number, 0) for trial in rows.replicates if trial.state == "pruned")
     total = sum(trained.values())
     if total and any(trial.state == "complete" for trial in rows.replicates) and pruned > WASTE * total:
-        low, high, base = rows.config.rungs[0], rows.config.rungs[-1], max(9, rows.config.epochs[2] ** 2)
+        low, *between, high = rows.config.rungs
+        base = min(max(9, rows.config.epochs[2] ** 2), high)
+        fewer = f"fewer rungs (a larger base, such as --epochs {low}:{high}:{base}), or " if between else ""
         yield Finding(
             "pruned",
             f"{pruned / total:.0%} of all epochs went into trials that were pruned",
-            f"use fewer rungs (a larger base, such as --epochs {low}:{high}:{base}), or smaller brackets "
-            "(--generation)",
+            f"use {fewer}smaller brackets (--generation)",
         )
 
 

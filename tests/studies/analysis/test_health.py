@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.spaces import Space
+from rekindle.studies.analysis.cures import Finding
 from rekindle.studies.analysis.health import (
     CURES,
     best_at_edge,
@@ -37,7 +38,8 @@ from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import Config
+from rekindle.studies.study.config import Config, parse_epochs
+from rekindle.studies.study.objectives import objective_options
 from rekindle.tasks.errors import Diverged, EnvironmentFailed, Hung, ProgramError, ProgramFailed
 from studying import surrogate
 
@@ -261,12 +263,17 @@ def test_the_best_are_those_that_satisfy_the_constraints(tmp_path: Path) -> None
         assert checks(diagnose(store, "bounded").to_json()) == []
 
 
-def told(
+def told(*arguments: Any, **rows: Any) -> list[str]:
+    """Texts of what a check finds in rows; see `findings_of`."""
+    return [finding.text for finding in findings_of(*arguments, **rows)]
+
+
+def findings_of(
     check: Any, config: Config, trials: Sequence[Trial] = (), runs: Sequence[Segment] = (), events: Sequence[Event] = ()
-) -> list[str]:
-    """What a check finds in rows."""
+) -> list[Finding]:
+    """Findings of a check in rows."""
     rows: Any = SimpleNamespace(config=config, replicates=trials, runs=runs, segments=runs, events=events)
-    return [finding.text for finding in check(rows)]
+    return [*check(rows)]
 
 
 def failure(number: int, error: BaseException) -> Event:
@@ -318,17 +325,24 @@ def test_failures_are_told_with_an_error_and_the_cure_that_fits_it(exception: Ex
 
 
 def test_seeds_that_vary_more_than_configurations_are_told() -> None:
-    def findings(*results: tuple[float, float], seeds: int = 2, scheduler: str = "halving") -> list[str]:
+    def findings(
+        *results: tuple[float, float], seeds: int = 2, scheduler: str = "halving", objectives: Sequence[str] = ()
+    ) -> list[str]:
         rows = [
             Segment(2 * n + k, rung=0, epochs=3, state="done", score=score, seeds=2)
             for n, pair in enumerate(results)
             for k, score in enumerate(pair)
         ]
         config = replace(surrogate(options=seed_options(seeds, "mean")), scheduler=scheduler)
-        return told(seeds_vary, config, runs=rows)
+        config = replace(config, options={**config.options, **objective_options(objectives)})
+        return [text for finding in findings_of(seeds_vary, config, runs=rows) for text in (finding.text, finding.cure)]
 
-    [text] = findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0))  # variances of 2 within, of 1/4 - 2/2 between
+    alike = (0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0)  # variances of 2 within, of 1/4 - 2/2 between
+    text, cure = findings(*alike)
     assert text == "seeds vary more (standard deviation 1.41) than configurations do (0)"
+    assert cure == "compare by more seeds (--seeds 8), or confirm the best (rekindle confirm)"
+    assert findings(*alike, scheduler="pbt") == [text, "compare by more seeds (--seeds 8)"]  # cannot be confirmed
+    assert findings(*alike, objectives=["return", "model_size"]) == [text, "compare by more seeds (--seeds 8)"]
     assert findings((0.0, 0.1), (5.0, 5.1), (10.0, 10.1), (15.0, 15.1)) == []
     assert findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)) == []  # too few to tell
     assert findings((0.0, 2.0), (0.0, 2.0), (0.0, 2.0), (1.0, 3.0), seeds=1) == []
@@ -427,13 +441,40 @@ def test_epochs_that_go_into_what_is_pruned_are_told() -> None:
     assert findings(*[3] * 10, state="running") == []  # the best may still come
 
 
+@pytest.mark.parametrize(
+    ("epochs", "cure"),
+    [
+        ((1, 27, 3), "use fewer rungs (a larger base, such as --epochs 1:27:9), or smaller brackets (--generation)"),
+        ((1, 4, 2), "use fewer rungs (a larger base, such as --epochs 1:4:4), or smaller brackets (--generation)"),
+        ((1, 3, 3), "use smaller brackets (--generation)"),  # with a single rung, none would be pruned
+    ],
+)
+def test_fewer_rungs_that_a_command_takes_are_proposed(epochs: tuple[int, int, int], cure: str) -> None:
+    config = surrogate(scheduler="halving", epochs=epochs)
+    trials = [Trial(n, uid=str(n), params={}, state="pruned" if n else "complete") for n in range(99)]
+    rows = [Segment(n, 0, 1, "done", 0.0) for n in range(99)]
+    [finding] = findings_of(spent_on_pruned, config, trials, rows)
+    assert finding.cure == cure
+    if "--epochs" in cure:
+        text = cure.partition("--epochs ")[2].partition(")")[0]
+        low, high, base = parse_epochs(text)
+        assert len(surrogate(scheduler="halving", epochs=(low, high, base)).rungs) < len(config.rungs)
+
+
 def test_workers_that_wait_for_most_of_the_time_are_found() -> None:
-    def findings(*spans: tuple[float, float]) -> list[str]:
+    def findings(*spans: tuple[float, float], **options: Any) -> list[str]:
         events = [Event(f"t{n}", a, "start", {"owner": f"w{n}", "token": 1}) for n, (a, _) in enumerate(spans)]
         saved = {(f"t{n}", 1): b for n, (_, b) in enumerate(spans)}
-        rows: Any = SimpleNamespace(events=events, saved=saved)
-        return [finding.text for finding in workers_idle(rows)]
+        rows: Any = SimpleNamespace(events=events, saved=saved, config=replace(surrogate(), **options))
+        return [text for finding in workers_idle(rows) for text in (finding.text, finding.cure)]
 
-    assert findings((0.0, 10.0), (0.0, 1.0), (0.0, 1.0)) == ["workers waited 60% of the time, while others trained"]
+    idle = (0.0, 10.0), (0.0, 1.0), (0.0, 1.0)
+    text, cure = findings(*idle)
+    assert text == "workers waited 60% of the time, while others trained"
+    assert cure == "use --scheduler asha, a larger --generation, or fewer --workers"
+    assert findings(*idle, scheduler="asha")[1] == "use a larger --generation, or fewer --workers"
+    assert findings(*idle, options={"racing": True})[1] == "use a larger --generation, or fewer --workers"
+    for scheduler in ("pbt", "confirm"):  # their trials are given
+        assert findings(*idle, scheduler=scheduler)[1] == "use fewer --workers"
     assert findings((0.0, 10.0), (0.0, 5.0), (0.0, 1.0)) == []  # 47%
     assert findings((0.0, 4.0), (4.0, 5.0), (9.0, 10.0)) == []  # never two at once
