@@ -37,7 +37,6 @@ from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.results import samples_of
 from rekindle.studies.report.timeline import timeline
-from rekindle.studies.report.verdicts import described
 from rekindle.studies.storage.rows import Event, Trial
 from rekindle.studies.storage.sql.schema import event
 from rekindle.studies.study.number_text import in_digits_alone
@@ -113,7 +112,7 @@ def test_a_report_on_a_confirmation_tells_what_the_confirmation_tells(studies: S
     )
     number = of.candidates[of.winner].trial
     who = "the defaults" if number is None else f"trial {number} of halved"
-    assert f"<td>{described(of.candidates[of.winner])}</td>" in page([view])
+    assert f"<td>{of.candidates[of.winner].description}</td>" in page([view])
     assert view.verdict == [
         f"Trial {of.winner}, {who}, won the race of 3: return {value} on 4 seeds that took part in no choice.",
         f"The confirmation trained {of.cost.epochs} epochs.",
