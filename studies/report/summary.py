@@ -43,10 +43,10 @@ def _results(config: Config, report: ReportView) -> list[str]:
         return [_winner(config, report)]
     if len(study.objectives) > 1:
         return [f"{len(study.front)} of {_trials(report)} trials are on the Pareto front."]
-    sentences = [_best(report)]
-    if report.trials[report.ranked[0]].violation:
+    sentences, best = [_best(report)], report.trials[report.ranked[0]]
+    if best.violation:
         sentences.append(f"It is infeasible: {infeasible(study)}.")
-    if not scheduling(study.scheduler).population:
+    if best.epochs >= study.rungs[-1] and not scheduling(study.scheduler).population:  # else nothing can be confirmed
         sentences.append(
             "The best of many noisy results is partly luck: "
             f"`{command_line('confirm', study.study)}` estimates it on fresh seeds."

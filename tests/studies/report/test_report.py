@@ -16,6 +16,7 @@ from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.confirmations import confirmation_config, start_confirmation
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.snapshots import StudyProgress
 from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.failures import FAILED
@@ -37,11 +38,12 @@ from rekindle.studies.report.page import page, write_report
 from rekindle.studies.report.pictures import save
 from rekindle.studies.report.results import samples_of
 from rekindle.studies.report.timeline import timeline
-from rekindle.studies.storage.rows import Event, Trial
+from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.sql.schema import event
 from rekindle.studies.study.number_text import in_digits_alone
 from rekindle.studies.workers import training
 from sample_study import CONFIG, NAME, execute, fill, uid
+from studying import surrogate
 
 EVIL = '<script>alert("x")</script>'
 Cli = Callable[..., tuple[int, str, str]]
@@ -323,6 +325,20 @@ def test_a_study_that_was_stopped_says_by_what(
         tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
         view = report_view(store, "s").verdict
     assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", line) for line in view)
+
+
+@pytest.mark.parametrize("rungs", [1, 2])
+def test_a_confirmation_is_proposed_once_a_trial_has_trained_to_the_end(sqlite_url: str, rungs: int) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2, epochs=(1, 3, 3), scheduler="halving"))
+        store.add_rows(
+            "s",
+            trials=[Trial(n, f"u{n}", {}, {"bracket": 0}) for n in range(2)],
+            segments=[Segment(0, rung, epochs, "done", 1.0, "d") for rung, epochs in enumerate((1, 3)[:rungs])],
+        )
+        verdict = " ".join(report_view(store, "s").verdict)
+    assert "Trial 0 is the best of 2" in verdict
+    assert ("`rekindle confirm s` estimates it on fresh seeds" in verdict) == (rungs == 2)
 
 
 def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
