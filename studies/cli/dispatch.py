@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ from .run_files.reading import expand
 LENGTH = 8192  # of an error
 GRACE = 1.0  # seconds in which threads that others have started may end with the command
 LATEST = 30.0  # seconds that others may take at the end of the process
+PACKAGE, PARTS = Path(__file__).parents[2], ("spaces", "studies", "tasks")  # code whose warnings need no place
+USUAL_FORMAT = warnings.formatwarning
 PROGRAM = "command"  # in place of TASK, if words of a program follow ``--``
 OF_ENVIRONMENTS = ("kwargs", "env_kwargs", "wrapper", "wrappers", "env_wrapper")  # options that other libraries have
 IN_JSON = (
@@ -61,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_quickly()
     if getattr(arguments, "json", False):
         set_apart()
+    warnings.formatwarning = _formatted
     try:
         with terminable():
             status = _run_safely(arguments)
@@ -68,6 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a further Ctrl-C, while the interpreter ends, is silent
     _leave_behind(status)
     return status
+
+
+def _formatted(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return the text of a warning, with the place of other code."""
+    if any(Path(filename).is_relative_to(PACKAGE / part) for part in PARTS):
+        return f"rekindle: warning: {message}\n"
+    return USUAL_FORMAT(message, category, filename, lineno, line)
 
 
 def _leave_behind(status: int) -> None:

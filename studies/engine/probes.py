@@ -299,7 +299,10 @@ def _warnings(probe: ProbeView, wider: Collection[str]) -> list[str]:
 def _code_warnings(probe: ProbeView) -> Iterator[str]:
     """Warn of slow steps and of errors."""
     if probe.slow is not None:
-        yield f"a step takes {probe.slow:.3g} s, which is too slow for a probe; use many --workers"
+        yield (
+            f"a step takes {probe.slow:.3g} s, so the probe ended early, and no study scales or explores because of "
+            "it; more cores or machines train faster (rekindle worker)"
+        )
     if (count := len(probe.failures)) > 0:
         last = probe.failures[-1].splitlines()[0]
         yield f"{counted(count, 'episode')} failed: {last}; a trial that meets this again and again fails; {GOES_ON}"

@@ -513,6 +513,25 @@ def test_debug_shows_where_an_error_comes_from(finished_url: str) -> None:
         main(["trials", "other", "--storage", finished_url, "--debug"])
 
 
+def test_a_warning_is_a_line_and_has_a_place_if_other_code_raised_it(tmp_path: Path) -> None:
+    (tmp_path / "old_envs.py").write_text(
+        "import gymnasium, warnings\nwarnings.warn('the server is old')\n"
+        "gymnasium.register('Old-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
+    )
+    code = (
+        "import sys; from rekindle.studies.cli import main; from rekindle.tasks.envs.selftest import bench; "
+        "bench.SLOW = -1.0; sys.exit(main())"
+    )
+    command = [sys.executable, "-W", "default", "-c", code, "probe", "old_envs:Old-v0", "--steps", "40"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f"{tmp_path / 'old_envs.py'}:2: UserWarning: the server is old" in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "the self-test" in line]
+    assert line.startswith(
+        "rekindle: warning: old_envs:Old-v0: the self-test, which finds out how a state is restored,"
+    )
+    assert "self._count()" not in done.stderr
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from rekindle.studies.cli import main\ntry: main(['--help'])\nfinally: print(*sorted(sys.modules))"

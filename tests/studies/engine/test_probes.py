@@ -203,7 +203,11 @@ def test_bad_environments_get_a_line_each() -> None:
         "it repeats). Observations have goals."
     )
     for change, line in [
-        ({"slow": 10.0, "lengths": []}, "a step takes 10 s, which is too slow for a probe; use many --workers"),
+        (
+            {"slow": 10.0, "lengths": []},
+            "a step takes 10 s, so the probe ended early, and no study scales or explores because of it; more cores or "
+            "machines train faster (rekindle worker)",
+        ),
         (
             {"failures": ["OSError: no"]},
             "1 episode failed: OSError: no; a trial that meets this again and again fails; to end such episodes and go "
