@@ -261,7 +261,7 @@ def _ends(dimension: Dimension) -> tuple[float, float] | None:
             return _ends(inner)
         case Range(low=low, high=high):
             return low, high
-        case Ordinal(values=values) if len(values) > 1 and all(isinstance(x, int | float) for x in values):
+        case Ordinal(values=values) if len(values) > 1 and {*map(type, values)} <= {int, float}:
             return float(str(values[0])), float(str(values[-1]))
     return None
 

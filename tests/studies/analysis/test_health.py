@@ -223,6 +223,7 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
         ("maybe(uniform(0.5, 2))", "upper end of its range, 2"),
         ("near_one(0.9, 0.99)", "upper end of its range, 0.99"),
         ("uniform(0, 0.99720993)", "upper end of its range, 0.99721"),  # which is outside
+        ("ordinal(False, True)", ""),
         ("choices([1, 2, 3])", ""),  # without an order, no value is at an end
     ],
 )
