@@ -43,7 +43,8 @@ def answer(store: Store, name: str, path: Path) -> str:
         file = task.export_policy(path)
     finally:
         task.release()
-    compared = [f"{line[0].upper()}{line[1:]}." for line in lines_of(report.study.probe)]
+    lines = lines_of(report.study.probe, objectives=report.study.objectives)
+    compared = [f"{line[0].upper()}{line[1:]}." for line in lines]
     summary = f"{task.name} learned {task.env_steps:,} steps {origin}; its agent is in {file}."
     vain = [f"Nothing was learned: {row.text}; {row.cure}." for row in report.findings if row.check == NOTHING]
     vain += [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import rekindle
 import slow_envs
+from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine import sizing
 from rekindle.studies.engine.sizing import Sized, pace, sizes
@@ -22,7 +23,7 @@ from rekindle.tasks import probing
 from rekindle.tasks.base_learner import BaseLearner
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import EnvironmentFailed
-from studying import surrogate
+from studying import TINY, surrogate
 
 PACES = {"ppo": 1e-3, "sac": 1.0, "dqn": 1e-3}
 PRIOR = ["--prior", "algorithm=choices(['ppo', 'sac'])"]
@@ -185,6 +186,21 @@ def test_time_alone_gives_a_confirmed_agent(
     assert "its agent is in s.safetensors" in output
     for told in ("Expect", "andom actions return"):
         assert output.count(told) == 1, told
+
+
+def test_returns_of_random_actions_compare_with_returns_alone(sqlite_url: str, tmp_path: Path) -> None:
+    same: dict[str, Any] = {
+        "storage": sqlite_url,
+        "trials": 1,
+        "epochs": 1,
+        "fixed": unflatten(TINY),
+        "progress": False,
+    }
+    for study, objective, compared in (("s", "return", True), ("t", "model_size", False)):
+        text = rekindle.tune("ppo", "CartPole-v1", study=study, objective=objective, **same).answer(
+            tmp_path / "a.safetensors"
+        )
+        assert ("For comparison: random actions return" in text) is compared, text
 
 
 def test_time_alone_gives_a_study_whose_winner_cannot_be_confirmed(
