@@ -306,9 +306,15 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
 
 
 def _check_options_of_populations(scheduler: str, options: Mapping[str, object]) -> None:
-    """Raise BadConfig for population options or trials that would have no effect."""
+    """Raise BadConfig for sizes and population options without effect."""
     if scheduling(scheduler).population:
         trials, population = options["trials"], options["population"]
+        for name in ("generation", "cohort"):
+            if options[name] not in (STUDY[name].default, population):
+                raise BadConfig(
+                    f"the members of a population, {population}, are suggested and trained together, but --{name} is "
+                    f"{options[name]}; leave it out"
+                )
         if trials not in (None, population):
             raise BadConfig(
                 f"--trials is {trials}, but a population trains its members, {population}; use --population {trials}, "

@@ -624,6 +624,14 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
             "--trials is 50, but a population trains its members, 8; use --population 50",
         ),
         (
+            ["tune", "--scheduler", "pbt", "--generation", "5"],
+            "a population, 8, are suggested and trained together, but --generation is 5; leave it out",
+        ),
+        (
+            ["tune", "--scheduler", "pbt", "--population", "6", "--cohort", "3"],
+            "a population, 6, are suggested and trained together, but --cohort is 3; leave it out",
+        ),
+        (
             ["tune", "--population", "4"],
             "only --scheduler pbt takes --population, but the scheduler is adaptive; add --scheduler pbt",
         ),
