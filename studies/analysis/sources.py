@@ -10,7 +10,7 @@ A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a fi
 A study's name may contain "=": a text that is the name of a study, or ends with one after a "=", names that study.
 
 A confirmed study gives the runs on the fresh seeds of its last complete confirmation; any other, the replicates of its
-best configuration.
+best configuration and the trials that repeat it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from ..statistics.estimates import FEWEST
 from ..study.config import Config
 from ..study.environments import is_across
 from ..study.objectives import DEFAULT, RETURN, measured, objectives_of
+from ..study.repeats import origin
 
 if TYPE_CHECKING:
     from ..storage.rows import Segment
@@ -192,8 +193,8 @@ def _of_study(store: Store, name: str, label: str, env: str, tables: dict[str, s
     ranked = rank(study_view(store, name).trials, objectives)
     if not ranked:
         raise BadSource(f"a comparison needs results, but study {name} has none yet; train it, or leave it out")
-    number, epochs = ranked[0].number, ranked[0].epochs
-    rows = [row for row in store.segments(name) if (row.configuration, row.epochs) == (number, epochs)]
+    epochs, seeds_of_best = ranked[0].epochs, {trial.number for trial in ranked if origin(trial) == origin(ranked[0])}
+    rows = [row for row in store.segments(name) if row.configuration in seeds_of_best and row.epochs == epochs]
     done = [row for row in rows if row.state == "done"]
     results = tuple(measured(config, row) for row in done)
     if len(results) < FEWEST:

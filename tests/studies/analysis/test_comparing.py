@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.studies.analysis.comparing import compare
-from rekindle.studies.analysis.sources import BadSource, read_runs
+from rekindle.studies.analysis.sources import SELECTED, BadSource, read_runs
 from rekindle.studies.engine.confirmations import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import UnknownStudy
+from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.objectives import objective_options
 from rekindle.tasks.algorithms.surrogate import Surrogate
@@ -282,6 +283,21 @@ def test_a_warning_names_only_commands_that_a_study_takes(store: Store, cli: Cal
     assert "Selection flatters bred, two" in text
     assert re.search("`rekindle confirm two --storage [^`]*` trains it", text)
     assert "as `rekindle confirm two --seeds 20 --storage" in text
+
+
+def test_trials_that_repeat_the_best_are_its_runs(sqlite_url: str) -> None:
+    """Trials 2 and 3 repeat trial 0, with a mean of 7, and 4 repeats trial 1, with a mean of 5."""
+    of, scores = (None, None, 0, 0, 1), (5.0, 9.0, 7.0, 9.0, 1.0)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(5, epochs=(9, 9, 3)))
+        repeats = ({} if number is None else {"repeats": number} for number in of)
+        store.add_rows(
+            "s",
+            trials=[Trial(n, f"u{n}", {}, {"bracket": 0, **more}, "complete") for n, more in enumerate(repeats)],
+            segments=[Segment(n, 0, 9, "done", score, "d") for n, score in enumerate(scores)],
+        )
+        [run] = read_runs(store, ["s"])
+    assert (run.origin, run.results, run.epochs) == (SELECTED, (5.0, 7.0, 9.0), 9)
 
 
 def test_runs_of_an_environment_are_counted_over_files(tmp_path: Path, cli: Callable[..., Any]) -> None:
