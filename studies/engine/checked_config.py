@@ -195,28 +195,10 @@ def make_population(
     Raises:
         BadConfig: the options contradict each other, or do not suit the task.
     """
-    from ...tasks.envs import EnvSpec  # imports gymnasium
-
     interval = min(INTERVAL, epochs) if interval is None else interval
     fixed, priors = fixed or {}, priors or {}
     _check_members(population, interval, epochs, sampler, options)
-    space = algorithm.learner.space_in(EnvSpec.of(env))
-    for name in {**dict.fromkeys(perturb), **priors}:
-        if name in space.flat() and space.flat()[name].structural:
-            raise BadConfig(
-                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
-                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
-            )
-    chosen, values = algorithm.chosen(env, fixed)
-    if chosen is not algorithm and chosen.name not in flatten(fixed).values():
-        raise BadConfig(
-            "the members of a population copy each other, so they learn by one algorithm, but "
-            f"{algorithm.name} chooses among several; fix it (--set algorithm={chosen.name}), or use another scheduler"
-        )
-    complete = flatten(chosen(env, seed=seed).init(**unflatten(values)).hyperparameters or {})
-    structure = space.structure(unflatten(algorithm.named(chosen.name, complete)))
-    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
-    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
+    structure = _structure(algorithm, env, seed, fixed, perturb, priors)
     options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES)}
     config = make_config(
         algorithm,
@@ -224,7 +206,7 @@ def make_population(
         trials=population,
         epochs=[interval, epochs],
         seed=seed,
-        fixed=unflatten({**flatten(fixed), **decided}),
+        fixed=unflatten({**flatten(fixed), **structure}),
         priors=priors,
         sampler="random",
         scheduler=scheduler,
@@ -245,6 +227,49 @@ def make_population(
     config = replace(config, options={**config.options, "perturb": list(perturb) or config.open})
     check_pb2(config)
     return config
+
+
+def _structure(
+    algorithm: type[Task],
+    env: Any,
+    seed: int,
+    fixed: Mapping[str, Any],
+    perturb: Sequence[str],
+    priors: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the structural hyperparameters of a population, by dotted name.
+
+    Args:
+        algorithm: task class.
+        env: see `Task`.
+        seed: seed of all trainings.
+        fixed: hyperparameters that are not searched, nested.
+        perturb: see `make_population`.
+        priors: see `open_space`.
+
+    Raises:
+        BadConfig: what is to change is structural, or the task chooses among algorithms.
+    """
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    space = algorithm.learner.space_in(EnvSpec.of(env))
+    dimensions = space.flat()
+    for name in {**dict.fromkeys(perturb), **priors}:
+        if name in dimensions and dimensions[name].structural:
+            raise BadConfig(
+                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
+                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
+            )
+    chosen, values = algorithm.chosen(env, fixed)
+    if chosen is not algorithm and chosen.name not in flatten(fixed).values():
+        raise BadConfig(
+            "the members of a population copy each other, so they learn by one algorithm, but "
+            f"{algorithm.name} chooses among several; fix it (--set algorithm={chosen.name}), or use another scheduler"
+        )
+    complete = flatten(chosen(env, seed=seed).init(**unflatten(values)).hyperparameters or {})
+    structure = space.structure(unflatten(algorithm.named(chosen.name, complete)))
+    unused = [name for name in dimensions if structure.get(name + ENABLED) is False and name not in priors]
+    return {name: value for name, value in structure.items() if not name.endswith(ENABLED)} | dict.fromkeys(unused)
 
 
 def _check_members(
