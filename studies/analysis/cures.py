@@ -15,6 +15,7 @@ from ..study.config import SIZED, Config
 from ..study.widening import is_far_from_one, is_sparse
 
 SPARSE = 0.9  # share of rewards that are 0
+HINDSIGHT = " --set replay.relabel=future"
 UNEVEN = 10.0  # times that a standard deviation of observations is larger than another
 
 
@@ -139,7 +140,15 @@ class _Unlearned:
         others = {"Box": ("sac", "ppo"), "Discrete": ("dqn", "ppo")}.get(self.view.actions if self.view else "", ())
         other = next((name for name in others if name != self.config.task), None)
         if other and "algorithm" not in self.config.searched.flat():
-            yield f"try another algorithm (rekindle tune {other} ...)"
+            learns_from_goals = self.view is not None and self.view.goals and other != "ppo"
+            yield f"try another algorithm (rekindle tune {other} ...{HINDSIGHT * learns_from_goals})"
+
+    def hindsight(self) -> Iterator[str]:
+        """Yield hindsight where observations have goals."""
+        name = "replay.relabel"
+        has_goals, value = self.view is not None and self.view.goals, self.config.fixed.get(name, "none")
+        if has_goals and name in self.declared and name not in self.config.open and value == "none":
+            yield f"learn from goals that were achieved ({HINDSIGHT.strip()})"
 
     def memory(self) -> Iterator[str]:
         """Yield a memory for policies that have none."""
@@ -165,6 +174,7 @@ def cures(config: Config, probe: Probe, rewarded: bool = False) -> str:
     study = _Unlearned.of(config, probe, rewarded)
     cures = [
         *study.repairs(),
+        *study.hindsight(),
         *study.exploration(),
         *study.scales(),
         longer(config),

@@ -281,7 +281,8 @@ def _text(probe: ProbeView, baselines: Mapping[str, BaselineView]) -> str:
         exactly = "exactly" if restore.exact else "not exactly"
         sentences.append(f"Its state is restored {exactly} ({restore.mode}: {restore.reason})")
     if has := [name for name, present in (("masks", probe.masks), ("goals", probe.goals)) if present]:
-        sentences.append(f"Observations have {' and '.join(has)}")
+        hint = "; off-policy algorithms can learn from those that were achieved (--set replay.relabel=future)"
+        sentences.append(f"Observations have {' and '.join(has)}{hint if probe.goals else ''}")
     return "".join(f"{sentence}. " for sentence in sentences if sentence).strip()
 
 

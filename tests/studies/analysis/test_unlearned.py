@@ -395,6 +395,19 @@ def test_a_study_in_an_environment_without_rewards_or_with_equal_observations_is
     )
 
 
+def test_a_cure_is_hindsight_where_observations_have_goals() -> None:
+    def cure(task: str, goals: bool = True, **options: Any) -> str:
+        some: dict[str, Any] = {"random": [-50.0] * 3, "untrained": [], "actions": "Box", "goals": goals}
+        config = study_config(load(task), "Pendulum-v1", trials=8, epochs="1:9", **options)
+        return cures(config, seen(**some | {"zero_rewards": 0.0}))
+
+    assert "learn from goals that were achieved (--set replay.relabel=future), " in cure("sac")
+    assert "replay.relabel" not in cure("sac", goals=False)
+    assert "replay.relabel" not in cure("sac", fixed={"replay": {"relabel": "future"}})
+    assert "try another algorithm (rekindle tune sac ... --set replay.relabel=future)" in cure("ppo")
+    assert "try another algorithm (rekindle tune sac ...)" in cure("ppo", goals=False)
+
+
 def test_a_cure_is_a_memory_of_a_policy_that_has_none() -> None:
     some: dict[str, Any] = {"random": [0.0, 1.0], "untrained": [], "zero_rewards": 0.9, "actions": "Discrete"}
 

@@ -200,7 +200,8 @@ def test_bad_environments_get_a_line_each() -> None:
         "Random actions return 1.00 (1 episode), untrained policies return 1.00 (1 episode). Episodes take 4 to 6 "
         "steps, and 50% of them terminate. 50% of rewards are 0; their standard deviation is 0.500. Observations have "
         "standard deviations of 0.100 to 1.00, and they drift by 1.5 of them. Its state is restored exactly (replay: "
-        "it repeats). Observations have goals."
+        "it repeats). Observations have goals; off-policy algorithms can learn from those that were achieved (--set "
+        "replay.relabel=future)."
     )
     for change, line in [
         (
