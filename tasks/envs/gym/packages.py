@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import requires
 from importlib.util import find_spec
 from inspect import signature
+from traceback import extract_tb
 from types import FunctionType
 from typing import NamedTuple
 
@@ -163,6 +164,8 @@ def cure(spec: EnvSpec, error: Exception) -> str:
             "derive it from gymnasium.Env, with reset(*, seed, options) -> (observation, info) and step(action) -> "
             "(observation, reward, terminated, truncated, info)"
         )
+    if isinstance(error, AssertionError) and "mujoco.mjt" in (extract_tb(error.__traceback__)[-1].line or ""):
+        return "; newer versions of MuJoCo compare its constants otherwise: pip install 'mujoco<3.9'"
     if "dm_control/" in spec.id and "MjModel" in text_of(error):
         needs = next((need for need in requires("dm_control") or () if re.match(r"mujoco\W", need)), "mujoco")
         return f"; dm_control reads the structures of one MuJoCo: pip install '{needs.replace('>=', '~=')}'"

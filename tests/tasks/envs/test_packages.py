@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -119,6 +119,22 @@ def test_an_environment_of_old_gym_is_answered_with_what_to_type() -> None:
             make_env(EnvSpec("OldGym-v0"))
     finally:
         gym.registry.pop("OldGym-v0")
+
+
+def test_a_model_that_needs_an_older_mujoco_is_answered_with_its_version() -> None:
+    """As the robots of gymnasium-robotics 1.4.2, where a joint's number is in no tuple of constants any more."""
+
+    def made() -> Any:
+        mujoco = SimpleNamespace(mjtJoint=SimpleNamespace(mjJNT_HINGE=0))
+        assert mujoco.mjtJoint.mjJNT_HINGE
+        raise NotImplementedError
+
+    gym.register("OldRobot-v0", made)
+    try:
+        with pytest.raises(EnvSpecError, match=r"(?s)OldRobot-v0 cannot be made .*: pip install 'mujoco<3.9'$"):
+            make_env(EnvSpec("OldRobot-v0"))
+    finally:
+        gym.registry.pop("OldRobot-v0")
 
 
 def test_a_vector_environment_among_single_ones_is_answered_with_what_to_type() -> None:
