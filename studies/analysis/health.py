@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -48,6 +48,7 @@ from .unlearned import (
     EPISODE_RETURN,
     RETURN_EPISODES,
     Curve,
+    Signs,
     bar_of,
     is_ahead,
     learned_nothing,
@@ -203,15 +204,14 @@ def none_learned(rows: Rows) -> Iterator[Finding]:
 
     See `unlearned.nothing_learned`, and `unlearned.not_judged` for studies of which that is not known.
     """
-    early = ahead = False
+    signs = Signs(rows.learned, drawn=drawn_return(rows.replicates, rows.curves), rewarded=is_rewarded(rows.curves))
     if rows.unlearned:
         measured = measured_best(rows.replicates, rows.runs, rows.curves)
         early = is_early(rows.config, rows.replicates, rows.last, rows.curves)
         scores = rows.results.scores
         ahead = is_ahead(rows.probe, float(scores.max()), len(scores), *measured)
-    drawn, rewarded = drawn_return(rows.replicates, rows.curves), is_rewarded(rows.curves)
-    signs = rows.learned, early, ahead, drawn, rewarded
-    findings = [*nothing_learned(rows.config, rows.results, rows.bar, rows.probe, *signs)]
+        signs = replace(signs, early=early, ahead=ahead)
+    findings = [*nothing_learned(rows.config, rows.results, rows.bar, rows.probe, signs)]
     yield from findings or not_judged(rows.config, rows.results, rows.probe)
 
 

@@ -205,16 +205,30 @@ def learned_nothing(observed: Measurements, bar: float | None, learned: Collecti
     return bar is not None and len(observed.scores) > 0 and float(observed.scores.max()) <= bar and not learned
 
 
+@dataclass(frozen=True)
+class Signs:
+    """Signs of learning besides results above the bar.
+
+    Attributes:
+        learned: configurations that have learned, whatever their results, see `rising.risen` and `together_above`.
+        early: whether training ends while returns rise, see `rising.is_early`.
+        ahead: whether the best is clearly above all baselines, see `is_ahead`.
+        drawn: late return of a training's own episodes, see `rising.drawn_return`.
+        rewarded: whether trainings had rewards, if the probe had none.
+    """
+
+    learned: Collection[int] = ()
+    early: bool = False
+    ahead: bool = False
+    drawn: float | None = None
+    rewarded: bool = False
+
+
+NO_SIGNS = Signs()
+
+
 def nothing_learned(
-    config: Config,
-    observed: Measurements,
-    bar: float | None,
-    probe: Probe,
-    learned: Collection[int] = (),
-    early: bool = False,
-    ahead: bool = False,
-    drawn: float | None = None,
-    rewarded: bool = False,
+    config: Config, observed: Measurements, bar: float | None, probe: Probe, signs: Signs = NO_SIGNS
 ) -> Iterator[Finding]:
     """Find studies of which no trial, one, or all alike have learned.
 
@@ -226,34 +240,26 @@ def nothing_learned(
         observed: its results.
         bar: see `bar_of`.
         probe: probe of its environment.
-        learned: configurations that have learned, whatever their results, see `rising.risen` and `together_above`.
-        early: whether training ends while returns rise, see `rising.is_early`.
-        ahead: whether the best is clearly above all baselines, see `is_ahead`.
-        drawn: late return of a training's own episodes, see `rising.drawn_return`.
-        rewarded: whether trainings had rewards, if the probe had none.
+        signs: signs of learning.
     """
-    best = best_scores(observed)
+    best, help_to_learn = best_scores(observed), cures(config, probe, signs.rewarded)
     if len(best) < FEWEST:
         return
-    if learned_nothing(observed, bar, learned):
+    if learned_nothing(observed, bar, signs.learned):
         text = _beside_baselines(config, best, probe)
-        if early or ahead:
-            yield _too_early(config, text, len(best), early, ahead)
-        elif bar is not None and drawn is not None and drawn > bar:
-            yield _by_drawn_actions(config, text, drawn)
+        if signs.early or signs.ahead:
+            yield _too_early(config, text, len(best), signs)
+        elif bar is not None and signs.drawn is not None and signs.drawn > bar:
+            yield _by_drawn_actions(config, text, signs.drawn)
         else:
-            yield Finding(NOTHING, text, cures(config, probe, rewarded))
+            yield Finding(NOTHING, text, help_to_learn)
     elif all(np.ptp(observed.scores[observed.rungs == rung]) == 0 for rung in np.unique(observed.rungs)):
         text = f"all results on each rung are equal, at best {in_digits_alone(_sign(config) * max(best.values()))}"
         solved = "train for fewer epochs (--epochs), or compare by another --objective"
-        cure = (
-            solved
-            if bar is not None
-            else f"if none can be better, {solved}; otherwise {cures(config, probe, rewarded)}"
-        )
+        cure = solved if bar is not None else f"if none can be better, {solved}; otherwise {help_to_learn}"
         yield Finding("equal", text, cure)
-    else:
-        yield from _only_one(config, best, bar, probe, learned, rewarded)
+    elif not {*signs.learned} - {max(best, key=lambda number: best[number])}:
+        yield from _only_one(config, best, bar, help_to_learn)
 
 
 def _sign(config: Config) -> int:
@@ -275,20 +281,19 @@ def _beside_baselines(config: Config, best: Mapping[int, float], probe: Probe) -
     )
 
 
-def _too_early(config: Config, text: str, trials: int, early: bool, ahead: bool) -> Finding:
+def _too_early(config: Config, text: str, trials: int, signs: Signs) -> Finding:
     """Return a finding about a study that shows signs of learning.
 
     Args:
         config: its configuration.
         text: its best result beside the baselines.
         trials: number of its configurations.
-        early: see `nothing_learned`.
-        ahead: see `nothing_learned`.
+        signs: signs of learning, one of `early` and `ahead` at least.
     """
-    signs = ["returns still rise"] * early + ["that is clearly more than all of these"] * ahead
-    so_far = f"it is too early to say whether anything is learned: {text}, but {' and '.join(signs)}"
+    reasons = ["returns still rise"] * signs.early + ["that is clearly more than all of these"] * signs.ahead
+    so_far = f"it is too early to say whether anything is learned: {text}, but {' and '.join(reasons)}"
     cure = longer(config)
-    if ahead:
+    if signs.ahead:
         more = "" if SIZED in config.options else f"try more configurations (--trials {2 * trials}), "
         cure = f"{cure}, {more}or measure the best ones on fresh seeds (rekindle confirm STUDY)"
     return Finding(EARLY, so_far, cure)
@@ -300,7 +305,7 @@ def _by_drawn_actions(config: Config, text: str, drawn: float) -> Finding:
     Args:
         config: its configuration.
         text: its best result beside the baselines.
-        drawn: see `nothing_learned`.
+        drawn: see `Signs`.
     """
     more = f"but a training's own last episodes, whose actions are drawn, return {in_digits_alone(drawn)}"
     compare = "compare and use policies by drawn actions, since greedy ones may get stuck"
@@ -308,26 +313,20 @@ def _by_drawn_actions(config: Config, text: str, drawn: float) -> Finding:
     return Finding(NOTHING, f"{text}, {more}", cure)
 
 
-def _only_one(
-    config: Config, best: Mapping[int, float], bar: float | None, probe: Probe, learned: Collection[int], rewarded: bool
-) -> Iterator[Finding]:
+def _only_one(config: Config, best: Mapping[int, float], bar: float | None, help_to_learn: str) -> Iterator[Finding]:
     """Find studies of which the best trial alone has learned.
 
     Args:
         config: configuration of the study.
         best: best score of each configuration.
         bar: see `nothing_learned`.
-        probe: see `nothing_learned`.
-        learned: see `nothing_learned`.
-        rewarded: see `nothing_learned`.
+        help_to_learn: what may help the others.
     """
     (number, top), (_, second), *_, (_, last) = sorted(best.items(), key=lambda item: -item[1])
-    if {*learned} - {number}:
-        return
     if second <= bar if bar is not None else second - last <= ALIKE * (top - second):
         result, next_best = in_digits([_sign(config) * top, _sign(config) * second])
         text = f"only trial {number} of {len(best)} learned anything: it has {result}, and the next one {next_best}"
-        cure = f"make sure that it is no luck (rekindle confirm), and search near it; {cures(config, probe, rewarded)}"
+        cure = f"make sure that it is no luck (rekindle confirm), and search near it; {help_to_learn}"
         yield Finding("one learned", text, cure)
 
 

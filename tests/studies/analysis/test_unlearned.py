@@ -17,7 +17,7 @@ from rekindle.studies.analysis.cures import cures
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
 from rekindle.studies.analysis.rising import drawn_return, is_early, is_rewarded, risen, too_short
-from rekindle.studies.analysis.unlearned import bar_of, is_ahead, not_judged, nothing_learned, together_above
+from rekindle.studies.analysis.unlearned import Signs, bar_of, is_ahead, not_judged, nothing_learned, together_above
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
@@ -158,7 +158,7 @@ def test_a_short_study_whose_returns_rise_is_told_that_it_is_too_early_to_say() 
     assert not early(-10)
     assert not early(10, count=3)  # too few trials
     probe = seen(random=[20.0] * 3, untrained=[[9.0], [12.0], [9.0]])
-    finding = nothing_learned(config, results_of(8), 20.0, probe, early=True)
+    finding = nothing_learned(config, results_of(8), 20.0, probe, Signs(early=True))
     [(check, text, cure)] = [(row.check, row.text, row.cure) for row in finding]
     assert check == "too early"
     assert text == (
@@ -186,7 +186,7 @@ def test_a_training_whose_drawn_actions_have_learned_is_told_that_greedy_ones_ma
     probe = seen(random=[0.0] * 3, untrained=[[0.0], [0.0]], zero_rewards=1.0)
     nothing = results_of(8)
     nothing.scores[:] = 0.0
-    [finding] = nothing_learned(config, nothing, 0.0, probe, drawn=drawn, rewarded=True)
+    [finding] = nothing_learned(config, nothing, 0.0, probe, Signs(drawn=drawn, rewarded=True))
     assert (finding.check, finding.text) == (
         "nothing learned",
         "none of 8 trials is better than an untrained policy beyond chance: the best has 0.0 (0.0 for random actions, "
@@ -197,7 +197,7 @@ def test_a_training_whose_drawn_actions_have_learned_is_told_that_greedy_ones_ma
         "compare and use policies by drawn actions, since greedy ones may get stuck (--objective return_stochastic; "
         "rekindle evaluate --stochastic), or train longer (--epochs 1:27)"
     )
-    [finding] = nothing_learned(config, nothing, 0.5, probe, drawn=drawn, rewarded=True)  # no better than luck
+    [finding] = nothing_learned(config, nothing, 0.5, probe, Signs(drawn=drawn, rewarded=True))  # no better than luck
     assert "drawn" not in finding.text
     assert "gives rewards" not in finding.cure
 
@@ -212,7 +212,7 @@ def test_a_best_result_clearly_above_all_baselines_is_too_early_to_judge() -> No
     assert bar > -5.4
     assert is_ahead(probe, -5.4, 8)
     results = replace(results_of(8), scores=np.array([-5.4] + [-20.0] * 7))
-    [finding] = nothing_learned(config, results, bar, probe, ahead=True)
+    [finding] = nothing_learned(config, results, bar, probe, Signs(ahead=True))
     assert (finding.check, finding.text) == (
         "too early",
         "it is too early to say whether anything is learned: none of 8 trials is better than an untrained policy "
@@ -309,7 +309,7 @@ def test_trials_that_all_return_as_much_as_one_lucky_policy_have_learned() -> No
     assert bar > 0.29  # no single result tells
     equal = results_of(8, 0.29)
     assert together_above(probe, equal) == {*range(8)}
-    [finding] = nothing_learned(config, equal, bar, probe, together_above(probe, equal))
+    [finding] = nothing_learned(config, equal, bar, probe, Signs(together_above(probe, equal)))
     assert finding.check == "equal"
     mixed = replace(equal, scores=np.array([0.29, 0.2] + [-5.0] * 6))
     assert not together_above(probe, mixed)  # two of eight reach the goal, as by luck
