@@ -39,7 +39,8 @@ MOMENT = 2.0  # seconds of training to measure the time of a step
 MOST = 4096  # steps of it
 PATIENCE = 20.0  # seconds until gradient steps follow, after which one epoch of them has to do
 ATTEMPTS = 3  # in an environment that fails
-SMALL = {"num_steps": 64, "learning_starts": 256}  # so that gradient steps follow soon
+FIRST_STEPS = 256  # before gradient steps on replayed transitions, which come later by default
+ROLLOUT = 64  # steps of a rollout, at most
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,10 @@ def pace(name: str, env: EnvSpec, seed: int) -> float:
     """
     from ...tasks import load
 
-    learner = load(name).learner
-    dimensions = learner.space_in(env).flat()
-    small = {path: value for path, value in SMALL.items() if path in dimensions}
-    size = 16 if "learning_starts" in small else 512
-    task, started = load(name)(env, seed=seed).init(epoch_steps=size, **small), time.perf_counter()
-    for _ in range(SMALL["learning_starts"] // size + 1 if "learning_starts" in small else 1):
+    defaults = {path: dimension.default for path, dimension in load(name).learner.space_in(env).flat().items()}
+    size = 16 if "learning_starts" in defaults else 512
+    task, started = load(name)(env, seed=seed).init(epoch_steps=size, **learning_soon(defaults)), time.perf_counter()
+    for _ in range(FIRST_STEPS // size + 1):
         last = task.env_steps, time.perf_counter()
         task.fit(task.epochs + 1)
     if (now := time.perf_counter()) - started < PATIENCE:
@@ -218,3 +217,21 @@ def pace(name: str, env: EnvSpec, seed: int) -> float:
         task.fit(task.epochs + MOST // size, until=lambda history: time.perf_counter() - now > MOMENT)
     steps, began = last
     return (time.perf_counter() - began) / (task.env_steps - steps)
+
+
+def learning_soon(defaults: Mapping[str, Any]) -> dict[str, int]:
+    """Return hyperparameters with which gradient steps follow sooner.
+
+    A step is followed by as many of them as with the defaults, on average, and their batches are as large.
+
+    Args:
+        defaults: defaults by dotted name.
+    """
+    if "learning_starts" in defaults:
+        return {"learning_starts": FIRST_STEPS}
+    if "num_steps" not in defaults:
+        return {}
+    steps = min(ROLLOUT, defaults["num_steps"])
+    minibatches = defaults.get("num_minibatches")
+    fewer = {} if minibatches is None else {"num_minibatches": max(1, minibatches * steps // defaults["num_steps"])}
+    return {"num_steps": steps} | fewer

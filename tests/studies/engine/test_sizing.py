@@ -14,12 +14,12 @@ import slow_envs
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine import sizing
-from rekindle.studies.engine.sizing import Sized, pace, sizes
+from rekindle.studies.engine.sizing import Sized, learning_soon, pace, sizes
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import SIZED
 from rekindle.studies.study.stored_form import invalid_field
-from rekindle.tasks import probing
+from rekindle.tasks import load, probing
 from rekindle.tasks.base_learner import BaseLearner
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import EnvironmentFailed
@@ -97,6 +97,28 @@ def test_in_a_slow_environment_all_algorithms_are_equally_fast(tmp_path: Path, m
 
 def test_the_pace_of_an_algorithm_is_that_of_its_steps() -> None:
     assert all(0 < pace(name, rekindle.EnvSpec("CartPole-v1"), 0) < 10 for name in ("ppo", "dqn"))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_measured_steps_have_as_many_gradient_steps_as_those_of_trainings(env: str) -> None:
+    """A replaying algorithm whose rollouts were longer seemed 20 times as fast as it is."""
+    spec = rekindle.EnvSpec(env)
+    names = [start["algorithm"] for start in load("auto").starts(spec)]
+    assert {"ppo", "sac", "trpo"} <= {*names}
+    for name in names:
+        dimensions = load(name).learner.space_in(spec).flat()
+        defaults = {path: dimension.default for path, dimension in dimensions.items()}
+        assert learning_soon(defaults)
+        assert gradient_steps(defaults | learning_soon(defaults)) == gradient_steps(defaults)
+
+
+def gradient_steps(values: dict[str, Any]) -> tuple[float, float]:
+    """Gradient steps for each step of an environment, and the size of their batches."""
+    rollout = values["num_steps"] * values["num_envs"]
+    if "learning_starts" in values:
+        return values["num_updates"] / rollout, values["batch_size"]
+    minibatches = values.get("num_minibatches", 1)
+    return values.get("update_epochs", 1) * minibatches / rollout, rollout / minibatches
 
 
 def test_an_algorithm_that_cannot_train_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
