@@ -101,7 +101,8 @@ def with_kept(store: Store, name: str, options: Mapping[str, Any]) -> dict[str, 
         low, high, base = config.epochs
         kept["epochs"] = [low, high] if low < high < base else config.epochs  # a base above high is a default
     if config.scheduling.population:
-        kept["epochs"], kept["interval"] = config.epochs[1:2], config.epochs[0]
+        kept["epochs"], kept["interval"], kept["population"] = config.epochs[1:2], config.epochs[0], config.trials[-1]
+        kept |= {key: config.options[key] for key in ("exploit", "explore")}
     else:
         kept["generation"] = config.generation
         if config.sampling.defaults:  # a grid has as many trials as points

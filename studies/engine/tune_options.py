@@ -11,7 +11,7 @@ from ...spaces import flatten, unflatten
 from ..errors import BadConfig
 from ..methods import POPULATION, sampling, scheduling
 from ..options.option import Group, with_keywords
-from ..options.study_options import DEFAULTS, STUDY, StudyOptions, entries_of
+from ..options.study_options import DEFAULTS, MEMBERS, STUDY, StudyOptions, entries_of
 from ..samplers.registry import sampler_name
 from ..schedulers.seeds import seed_options
 from ..storage.rows import is_epoch_steps
@@ -191,9 +191,8 @@ def _population(
     common: Mapping[str, Any],
 ) -> Config:
     """Return the configuration of a population."""
-    members: dict[str, Any] = {
-        name: options[name] for name in ("population", "interval", "exploit", "explore", "sampler")
-    }
+    names = ("population", "interval", "exploit", "explore", "sampler")
+    members: dict[str, Any] = {name: options[name] for name in names if options[name] is not None}
     members["perturb"] = listed(options["perturb"])
     return make_population(algorithm, env, epochs=epochs, **members, **common, **stored)
 
@@ -308,7 +307,8 @@ def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Tas
 def _check_options_of_populations(scheduler: str, options: Mapping[str, object]) -> None:
     """Raise BadConfig for sizes and population options without effect."""
     if scheduling(scheduler).population:
-        trials, population = options["trials"], options["population"]
+        trials = options["trials"]
+        population = MEMBERS if options["population"] is None else options["population"]
         for name in ("generation", "cohort"):
             if options[name] not in (STUDY[name].default, population):
                 raise BadConfig(

@@ -220,28 +220,26 @@ class StudyOptions(TypedDict, total=False):
             entry=entries.count("eval_episodes"),
         ),
     ]
-    population: Annotated[int, Option("N", "number of members", Group.POPULATION, default=MEMBERS)]
+    population: Annotated[int | None, Option("N", f"number of members (default: {MEMBERS})", Group.POPULATION)]
     interval: Annotated[
         int | None, Option("EPOCHS", "epochs per generation (default: 3)", Group.POPULATION, parse=conversions.positive)
     ]
     exploit: Annotated[
-        str,
+        str | None,
         Option(
             "HOW",
             "truncation: each member of the worst fifth copies one of the best fifth; tournament: each member copies "
-            "a randomly drawn one if that is better",
+            "a randomly drawn one if that is better (default: truncation)",
             Group.POPULATION,
-            default="truncation",
         ),
     ]
     explore: Annotated[
-        str,
+        str | None,
         Option(
             "HOW",
             "perturb: raise or lower copied values by a fifth; resample: draw new values; pb2: choose values by a "
-            "bandit with a Gaussian process of score improvements",
+            "bandit with a Gaussian process of score improvements (default: perturb)",
             Group.POPULATION,
-            default="perturb",
         ),
     ]
     perturb: Annotated[

@@ -35,7 +35,7 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str], str]] = {
     "objective": ((), ("--objective", "return_iqm"), "options.objectives.return_iqm (absent, now 'maximize')"),
     "constraint": ((), ("--constraint", "return>=1"), "options.constraint (absent, now ['return>=1'])"),
     "search": ((), ("--search", "lr"), "fixed.epoch_steps (absent, now 1)"),
-    "population": (PBT, (*PBT, "--population", "6"), "cohort (8, now 6)"),
+    "population": ((*PBT, "--population", "4"), (*PBT, "--population", "8"), "cohort (4, now 8)"),
     "interval": (PBT, (*PBT, "--interval", "2"), "epochs ([3, 9, 1], now [2, 9, 1])"),
     "exploit": (PBT, (*PBT, "--exploit", "tournament"), "options.exploit ('truncation', now 'tournament')"),
     "explore": (PBT, (*PBT, "--explore", "resample"), "options.explore ('perturb', now 'resample')"),
@@ -73,6 +73,7 @@ def test_another_value_in_a_rerun_is_refused_before_anything_changes(name: str, 
         (("--scheduler", "none", "--epochs", "5"), ()),
         (("--scheduler", "halving", "--epochs", "1:2"), ()),
         ((*PBT, "--population", "6", "--interval", "2"), ("--scheduler", "pbt", "--population", "6")),
+        ((*PBT, "--population", "4", "--exploit", "tournament", "--explore", "resample"), ()),
     ],
 )
 def test_a_rerun_need_not_repeat_what_was_chosen_in_place_of_a_default(
