@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from ..output.terminal import new_console, note, print_json
 from . import options
 from .storage import hides_password, repeated
 
+LONGEST_STEM = 200  # bytes; file systems allow 255, with all that is added to it
+
 
 class Outcome(NamedTuple):
     """Results of a study, and of its confirmation."""
@@ -57,8 +60,17 @@ def outcome_of(arguments: argparse.Namespace, store: Store, name: str, confirmat
         return Outcome(study, result, is_confirmed, config, [], None)
     findings, agent = diagnose(store, name).findings, None
     if SIZED in config.options and result is not None and study.best is not None:
-        agent = answer(store, name, Path(f"{name}.safetensors"))  # written even if nobody reads
+        agent = answer(store, name, agent_file(name))  # written even if nobody reads
     return Outcome(study, result, is_confirmed, config, findings, agent)
+
+
+def agent_file(study: str) -> Path:
+    """Return the file of a study's agent in the working directory."""
+    stem, whole = study.replace("/", "-"), study.encode(errors="surrogateescape")
+    if len(whole) > LONGEST_STEM:
+        start = stem.encode(errors="surrogateescape")[:LONGEST_STEM].decode(errors="ignore")
+        stem = f"{start}-{hashlib.sha256(whole).hexdigest()[:8]}"
+    return Path(f"{stem}.safetensors")
 
 
 def is_estimated(result: ConfirmationView | None) -> bool:

@@ -13,14 +13,16 @@ import rekindle
 import slow_envs
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
+from rekindle.studies.cli.commands.outcome import agent_file
 from rekindle.studies.engine import sizing
 from rekindle.studies.engine.sizing import Sized, learning_soon, pace, sizes
 from rekindle.studies.errors import BadConfig
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import SIZED
+from rekindle.studies.study.config import SIZED, check_name
 from rekindle.studies.study.stored_form import invalid_field
 from rekindle.tasks import load, probing
 from rekindle.tasks.base_learner import BaseLearner
+from rekindle.tasks.checkpoint.policy_files import replace_whole
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.errors import EnvironmentFailed
 from studying import TINY, surrogate
@@ -208,6 +210,22 @@ def test_time_alone_gives_a_confirmed_agent(
     assert "its agent is in s.safetensors" in output
     for told in ("Expect", "andom actions return"):
         assert output.count(told) == 1, told
+
+
+@pytest.mark.parametrize(
+    ("study", "file"),
+    [
+        ("s", "s.safetensors"),
+        ("auto-ALE/Pong-v5", "auto-ALE-Pong-v5.safetensors"),
+        ("/../s", "-..-s.safetensors"),
+        ("ü" * 240, f"{'ü' * 100}-9d004cdd.safetensors"),
+    ],
+)
+def test_the_agent_of_any_study_has_a_file(study: str, file: str, tmp_path: Path) -> None:
+    assert check_name(study) == study
+    assert str(agent_file(study)) == file
+    replace_whole(tmp_path / agent_file(study), b"agent")
+    assert (tmp_path / file).read_bytes() == b"agent"
 
 
 def test_returns_of_random_actions_compare_with_returns_alone(sqlite_url: str, tmp_path: Path) -> None:
