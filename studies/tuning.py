@@ -36,7 +36,6 @@ from .engine.confirmation_views import confirmation_view
 from .engine.confirmations import confirmation_config, start_confirmation
 from .engine.optuna_mirror import mirror
 from .engine.players import with_stored_policies
-from .engine.ranking import front
 from .engine.sizing import SEEDS, Sized, candidates_of, is_given_time_alone
 from .engine.snapshots import StudyProgress
 from .engine.study_views import study_view
@@ -177,8 +176,9 @@ class Study(Pictures):
 
     @property
     def front(self) -> list[StudyTrial]:
-        """Pareto front of the trials that trained longest."""
-        return self._trials(front(self._view().trials, objectives_of(self.config)))
+        """Pareto front of the trials that trained longest; of a confirmation its winner."""
+        view = self._view()
+        return self._trials([view.trials[number] for number in view.front])
 
     def dataframe(self) -> DataFrame:
         """Return a DataFrame with one row per trial: results and hyperparameters.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...spaces import flatten
-from ..engine.ranking import rank
+from ..engine.ranking import distinct, rank
 from ..engine.study_views import study_view
 from ..errors import BadConfig, UnknownStudy
 from ..redact import masked
@@ -147,7 +147,7 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
         raise BadConfig(
             f"a source has fixed hyperparameters, but those of {label} change ({old.scheduler}); leave it out"
         )
-    ranked = rank(study_view(store, name).trials, objectives_of(old))
+    ranked = distinct(rank(study_view(store, name).trials, objectives_of(old)))  # without repeats
     if len(ranked) < FEWEST:
         raise BadConfig(
             f"a source needs at least {FEWEST} configurations with a result, but {label} has {len(ranked)}; train it "

@@ -14,8 +14,8 @@ from ..storage.rows import Segment
 from ..study.config import Config
 from ..study.environments import is_across, labels
 from ..study.objectives import Bounds, bounds_by_name, measured, objectives_of, value_of
-from .confirmations import BOUNDS, Size, confirmations_of, distinct, turned
-from .ranking import rank
+from .confirmations import BOUNDS, Size, confirmations_of, turned
+from .ranking import distinct, rank
 from .study_views import study_view
 from .views import (
     EMPTY,
@@ -75,6 +75,7 @@ def confirmation_view(
         **_answer(candidates, now, pairs, confirmation),
         cost=CostView(trainings=len(done), epochs=len(done) * config.rungs[0], failed=len(failed)),
         since=_changes(original, config, trials, now.finalists),
+        lengthened=original.rungs[-1] > config.rungs[0],
         earlier=earlier,
     )
 

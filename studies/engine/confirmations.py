@@ -12,7 +12,6 @@ these seeds have taken part in a choice, and a result on them says too little ab
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +46,7 @@ from ..study.number_text import counted
 from ..study.objectives import CONSTRAINT, MINIMIZE, bounds_of, objectives_of, value_of
 from ..study.stored_form import MOST_SEEDS
 from .evaluating import confirmation_steps
-from .ranking import rank
+from .ranking import distinct, rank
 from .study_views import study_view
 from .views import TrialView
 
@@ -198,14 +197,6 @@ def _claim(config: Config, trial: TrialView) -> float | None:
     if trial.epochs != config.rungs[-1]:
         return None
     return turned(config, value_of(trial.ranked_by(), name))
-
-
-def distinct(trials: Sequence[TrialView]) -> list[TrialView]:
-    """Return the first trial of each set of hyperparameters."""
-    first: dict[str, TrialView] = {}
-    for trial in trials:
-        first.setdefault(repr(sorted(trial.hyperparameters.items())), trial)
-    return list(first.values())
 
 
 def start_confirmation(store: Store, study: str, config: Config) -> str:

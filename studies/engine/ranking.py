@@ -48,6 +48,14 @@ def front(trials: Sequence[TrialView], objectives: Mapping[str, str] = DEFAULT) 
     ]
 
 
+def distinct(trials: Sequence[TrialView]) -> list[TrialView]:
+    """Return the first trial of each set of hyperparameters."""
+    first: dict[str, TrialView] = {}
+    for trial in trials:
+        first.setdefault(repr(sorted(trial.hyperparameters.items())), trial)
+    return list(first.values())
+
+
 def _with_results(trials: Sequence[TrialView], objectives: Mapping[str, str]) -> list[TrialView]:
     """Return the trials with a result, in the order of equal ones."""
     trained = [trial for trial in trials if trial.epochs and not trial.excluded]

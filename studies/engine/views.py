@@ -462,6 +462,7 @@ class ConfirmationView(View):
     optimism: Annotated[float | None, "claim of the winner minus its estimate"]
     cost: Annotated[CostView, "cost of the confirmation"]
     since: Annotated[ChangesView | None, "changes of the study since then"]
+    lengthened: Annotated[bool, "whether the study has more epochs since then"] = False
     earlier: Annotated[Sequence[str], "earlier confirmations of the study, of whose seeds it uses none"]
 
     @property

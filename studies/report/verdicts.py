@@ -38,7 +38,7 @@ def verdict(confirmation: ConfirmationView, probe: ProbeView | FailedProbeView |
     lost = f", and {counted(cost.failed, 'training')} that failed" if cost.failed else ""
     spent = f"It took {counted(cost.trainings, 'training')}, {counted(cost.epochs, 'epoch')}{lost}."
     if confirmation.state != "complete":
-        text = f"The confirmation is not complete; `{_command(confirmation)}` resumes it."
+        text = f"The confirmation is not complete; `{_resume(confirmation)}` resumes it."
         if earlier := confirmation.earlier:
             text += f" The one before it, {earlier[-1]}, is complete; `{command_line('trials', earlier[-1])}` shows it."
         return f"{text} {spent}"
@@ -74,7 +74,7 @@ def verdict(confirmation: ConfirmationView, probe: ProbeView | FailedProbeView |
 
 def unfinished(confirmation: ConfirmationView) -> str:
     """Return a sentence about a confirmation that follows a complete one."""
-    name, command = confirmation.confirmation, _command(confirmation)
+    name, command = confirmation.confirmation, _resume(confirmation)
     return f"A further confirmation, {name}, is not complete; `{command}` resumes it."
 
 
@@ -159,6 +159,14 @@ def _outdated(confirmation: ConfirmationView, later: ChangesView) -> str:
 def _top(confirmation: ConfirmationView) -> int:
     """Return how many configurations of its study a confirmation has."""
     return sum(candidate.trial is not None for candidate in confirmation.candidates)
+
+
+def _resume(confirmation: ConfirmationView) -> str:
+    """Return the command that resumes a confirmation.
+
+    `confirm` trains as many epochs as the study has, which may have become more.
+    """
+    return command_line("worker", confirmation.confirmation) if confirmation.lengthened else _command(confirmation)
 
 
 def _command(confirmation: ConfirmationView, seeds: int | None = None) -> str:

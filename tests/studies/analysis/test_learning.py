@@ -12,9 +12,11 @@ import pytest
 import rekindle
 from rekindle.studies.analysis import learning
 from rekindle.studies.analysis.learning import source_of, with_learned
+from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.errors import BadConfig, UnknownStudy
 from rekindle.studies.samplers.learned import UNTIL, _Expert, _places, follows
+from rekindle.studies.samplers.registry import LEARNED
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.store import Store
@@ -212,6 +214,21 @@ def test_an_invalid_source_is_reported_in_one_line(
         store.change_study("n", lambda _: learned.to_json())
         with pytest.raises(BadConfig, match="the sources it was created with, old, but --learn-from names twin"):
             with_learned(store, "n", config_of(path), ["twin"])
+
+
+def test_repeats_of_a_source_are_no_further_configurations(earlier: tuple[str, str], tmp_path: Path) -> None:
+    _, path = earlier
+    options: dict[str, Any] = {**RANDOM, "scheduler": "adaptive", "epochs": 1, "generation": 4, "cohort": 1}
+    with Store(f"sqlite:///{tmp_path / 'repeated.db'}") as store:
+        for trials in (9, 10):
+            study = rekindle.tune(
+                "tabular", path, storage=store, study=f"s{trials}", trials=trials, repeats=2, **options
+            )
+            assert sum(trial.repeats is not None for trial in study_view(store, study.name).trials) == 2
+        with pytest.raises(BadConfig, match="at least 8 configurations with a result, but s9 has 7"):
+            with_learned(store, "n", config_of(path), ["s9"])
+        [source] = with_learned(store, "n", config_of(path), ["s10"]).options[LEARNED]
+        assert len(source["values"]) == len({values["a"] for values in source["values"]}) == 8
 
 
 def test_a_source_tells_of_interactions() -> None:

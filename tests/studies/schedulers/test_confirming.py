@@ -35,10 +35,11 @@ from rekindle.studies.engine.views import (
 from rekindle.studies.errors import BadConfig, StudyMismatch
 from rekindle.studies.live.fragments import fragment
 from rekindle.studies.live.views import LiveStudy
-from rekindle.studies.report.verdicts import verdict
+from rekindle.studies.report.verdicts import unfinished, verdict
 from rekindle.studies.schedulers.confirming import Confirmation, Confirming, Standing, episodes_seed, standing
 from rekindle.studies.statistics.estimates import Interval
 from rekindle.studies.statistics.intervals import mean_interval
+from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
@@ -488,6 +489,36 @@ def test_the_command_of_an_unfinished_confirmation_resumes_it(
         assert verdict(view).startswith(f"The confirmation is not complete; `{words}` resumes it.")
     assert main([*words.split()[1:], "--workers", "1", "--storage", sqlite_url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confirmation"] == "s:confirmation"
+
+
+def test_an_unfinished_confirmation_of_a_study_with_more_epochs_is_resumed_by_a_worker(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy())
+    with Store(sqlite_url) as store:
+        start_confirmation(store, "s", confirmation_config(store, "s", top=1, seeds=3))
+        Steering(store, "s").extend(epochs=9)
+        view = confirmation_view(store, "s")
+        assert view is not None
+        words = "rekindle worker --study s:confirmation"
+        assert verdict(view).startswith(f"The confirmation is not complete; `{words}` resumes it.")
+        assert unfinished(view).endswith(f"`{words}` resumes it.")
+    assert main([*words.split()[1:], "--storage", sqlite_url]) == 0
+    with Store(sqlite_url) as store:
+        view = confirmation_view(store, "s")
+        assert view is not None
+        assert (view.state, view.lengthened) == ("complete", True)
+
+
+def test_the_front_of_a_confirmation_is_the_winner_of_its_race(sqlite_url: str) -> None:
+    """A candidate that lost the race has a better estimate."""
+    searched(sqlite_url, noisy(seed=1, fixed={"noise": 60.0}))
+    with Store(sqlite_url) as store:
+        name = start_confirmation(store, "s", confirmation_config(store, "s", top=2, seeds=3))
+        study = Study(name, store)
+        assert (study.best, study.front) == (None, [])
+        assert Worker(store, name).run()
+        assert study.best is not None
+        assert study.best.number != rank(study_view(store, name).trials)[0].number
+        assert study.front == [study.best]
 
 
 def test_a_further_confirmation_uses_no_seed_of_an_earlier_one(sqlite_url: str) -> None:
