@@ -191,8 +191,11 @@ def _population(
     common: Mapping[str, Any],
 ) -> Config:
     """Return the configuration of a population."""
-    names = ("population", "interval", "exploit", "explore", "sampler")
-    members: dict[str, Any] = {name: options[name] for name in names if options[name] is not None}
+    members: dict[str, Any] = {
+        name: options[name]
+        for name in ("population", "interval", "exploit", "explore", "sampler")
+        if options[name] is not None
+    }
     members["perturb"] = listed(options["perturb"])
     return make_population(algorithm, env, epochs=epochs, **members, **common, **stored)
 
