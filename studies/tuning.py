@@ -176,7 +176,10 @@ class Study(Pictures):
 
     @property
     def front(self) -> list[StudyTrial]:
-        """Pareto front of the trials that trained longest; of a confirmation its winner."""
+        """Pareto front of the trials that trained longest.
+
+        Of a confirmation it is the winner alone, and empty before the end.
+        """
         view = self._view()
         return self._trials([view.trials[number] for number in view.front])
 
