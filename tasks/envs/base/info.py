@@ -49,9 +49,13 @@ def find(info: Mapping[str, Any], name: str) -> Any:
     """Return an entry by its name or path; None if missing."""
     if name in info:
         return info[name]
-    outer, dot, inner = name.partition(".")
-    part = info.get(outer) if dot else None
-    return find(part, inner) if isinstance(part, Mapping) else None
+    at = name.find(".")
+    while at >= 0:  # names of dicts may contain dots, too
+        part = info.get(name[:at])
+        if isinstance(part, Mapping) and (entry := find(part, name[at + 1 :])) is not None:
+            return entry
+        at = name.find(".", at + 1)
+    return None
 
 
 def number(value: Any) -> float | None:

@@ -11,7 +11,7 @@ import pytest
 from rekindle import PPO, EnvSpec
 from rekindle.studies.cli import main
 from rekindle.tasks.envs import EnvSpecError, make_envs
-from rekindle.tasks.envs.base.info import EpisodeInfo, numbers_in
+from rekindle.tasks.envs.base.info import EpisodeInfo, find, numbers_in
 from rekindle.tasks.evaluation.measuring import measure_episodes
 from support_path import SUPPORT
 from test_envs_gym import choose
@@ -170,3 +170,11 @@ def test_an_info_that_contains_itself_is_read_once() -> None:
     info: dict[str, Any] = {"cost": 1.0, "part": {"x": 2}, 3: 4}
     info["part"]["whole"] = info["me"] = info
     assert [*numbers_in(info)] == ["cost", "part.x", "3"]
+
+
+def test_an_entry_of_a_dict_whose_name_has_a_dot_is_reported() -> None:
+    info = {"eval.hard": {"cost": 1.0}, "eval": {"hard": 2.0, "easy.first": {"cost": 3.0}}, "x.y": 4.0}
+    assert find(info, "eval.hard.cost") == 1.0
+    assert find(info, "eval.easy.first.cost") == 3.0
+    assert find(info, "x.y") == 4.0
+    assert find(info, "eval.hard.speed") is None
