@@ -69,12 +69,15 @@ def number(value: Any) -> float | None:
         return math.inf
 
 
-def numbers_in(info: Mapping[str, Any], prefix: str = "", outer: Sequence[int] = ()) -> Iterator[str]:
+def numbers_in(info: Mapping[Any, Any], prefix: str = "", outer: Sequence[int] = ()) -> Iterator[str]:
     """Yield the names of all entries that could be reported.
 
-    A dict that contains itself, whose `outer` ids are those around it, is read once.
+    Entries without a name, such as those of integers, cannot. A dict that contains itself, whose `outer` ids are those
+    around it, is read once.
     """
     for name, value in info.items():
+        if not isinstance(name, str):
+            continue
         if isinstance(value, Mapping):
             if id(value) not in (around := (*outer, id(info))):
                 yield from numbers_in(value, f"{prefix}{name}.", around)

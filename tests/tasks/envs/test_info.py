@@ -169,7 +169,7 @@ def test_evaluation_has_each_episodes_entries() -> None:
 def test_an_info_that_contains_itself_is_read_once() -> None:
     info: dict[str, Any] = {"cost": 1.0, "part": {"x": 2}, 3: 4}
     info["part"]["whole"] = info["me"] = info
-    assert [*numbers_in(info)] == ["cost", "part.x", "3"]
+    assert [*numbers_in(info)] == ["cost", "part.x"]  # 3 has no name by which `find` could read it
 
 
 def test_an_entry_of_a_dict_whose_name_has_a_dot_is_reported() -> None:
