@@ -108,9 +108,12 @@ class Predictor:
             try:
                 for step in path:
                     part = part[step]
-                shape, leaf_shape = np.shape(part), leaf.shape or ()
             except (KeyError, IndexError, TypeError, ValueError):
                 raise self._unfit(f"one without {list(path)}") from None
+            try:
+                shape, leaf_shape = np.shape(part), leaf.shape or ()
+            except ValueError:
+                raise self._unfit("rows of unequal lengths" + (f" in {list(path)}" if path else "")) from None
             if shape[len(shape) - len(leaf_shape) :] != leaf_shape or len(shape) > len(leaf_shape) + 1:
                 raise self._unfit(f"the shape {shape}" + (f" in {list(path)}" if path else ""))
             sizes.add(shape[0] if len(shape) > len(leaf_shape) else None)

@@ -153,6 +153,8 @@ def test_an_invalid_observation_is_named() -> None:
     task, walk = PPO("CartPole-v1").init(**ON), PPO("own_envs:DictWalk-v0").init(**ON)
     with pytest.raises(ValueError, match=r"ppo on CartPole-v1.*must have the form of Box.*but got the shape \(3,\)"):
         task.act(np.zeros(3))
+    with pytest.raises(ValueError, match=r"must have the form of Box.*but got rows of unequal lengths$"):
+        task.act([[0, 0, 0, 0], [0]])
     with pytest.raises(ValueError, match=r"must have the form of Dict.*but got one without \['inner', 'flags'\]"):
         walk.predict({"position": np.zeros(2)})
     mixed = {"position": np.zeros((2, 2)), "inner": {"side": 0, "flags": np.zeros((2, 2))}}
