@@ -32,7 +32,6 @@ from ..study.config import Config
 from ..study.environments import is_across
 from ..study.number_text import counted
 from ..study.objectives import MINIMIZE, objectives_of, ranks_by_score
-from ..study.repeats import origin
 from .cures import Finding, less_misled
 from .importance import (
     CLEAR,
@@ -162,7 +161,7 @@ def diagnose(store: Store, name: str) -> DiagnosisView:
         study=name,
         objective=next(iter(objectives_of(rows.config))),
         results=len(rows.results.scores),
-        configurations=len({origin(trial) for trial in rows.trials if trial.number in rows.results.numbers}),
+        configurations=len(np.unique(rows.results.numbers)),
         unlearned=rows.unlearned,
         importances=rows.explained.importances,
         marginals=rows.explained.marginals,

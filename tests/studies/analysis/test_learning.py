@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import rekindle
 from rekindle.studies.analysis import learning
-from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.learning import source_of, with_learned
 from rekindle.studies.engine.study_views import study_view
 from rekindle.studies.engine.tune_options import study_config
@@ -226,7 +225,6 @@ def test_repeats_of_a_source_are_no_further_configurations(earlier: tuple[str, s
                 "tabular", path, storage=store, study=f"s{trials}", trials=trials, repeats=2, **options
             )
             assert sum(trial.repeats is not None for trial in study_view(store, study.name).trials) == 2
-            assert diagnose(store, study.name).configurations == trials - 2
         with pytest.raises(BadConfig, match="at least 8 configurations with a result, but s9 has 7"):
             with_learned(store, "n", config_of(path), ["s9"])
         [source] = with_learned(store, "n", config_of(path), ["s10"]).options[LEARNED]
