@@ -168,20 +168,17 @@ def test_a_stop_while_the_database_is_away_does_not_say_that_all_is_saved(sqlite
             Supervisor(store, "s", 1, lambda: Exits(0), Hook(show)).run()
 
 
-def test_a_signal_to_all_processes_is_one_request_to_stop(sqlite_url: str, wait_until: WaitUntil) -> None:
+def test_a_signal_to_all_processes_is_one_request_to_stop(sqlite_url: str) -> None:
     """A scheduler signals workers and supervisor one after the other, and some twice; the supervisor signals, too."""
-    config = tiny(2, (3, 9, 3))
+    config = tiny(2, (9, 81, 3))
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
 
         def show(supervisor: Supervisor, snapshot: Snapshot) -> None:
-            if snapshot.epochs and supervisor.received is None and not timers:
-                for delay in (0.05, 0.06):
-                    timers.append(threading.Timer(delay, os.kill, (os.getpid(), signal.SIGTERM)))
-                    timers[-1].start()
-                os.kill(supervisor.workers[0].pid or 0, signal.SIGTERM)
+            if snapshot.epochs and supervisor.received is None:
+                for pid in (supervisor.workers[0].pid or 0, os.getpid(), os.getpid()):
+                    os.kill(pid, signal.SIGTERM)
 
-        timers: list[threading.Timer] = []
         hook = Hook(lambda snapshot: show(supervisor, snapshot))
         supervisor = Supervisor(store, "s", 1, lambda: WorkerProcess(sqlite_url, "s", 1), hook)
         with pytest.raises(Interrupted, match=r"^stopped by SIGTERM; everything is saved; run the same command"):
