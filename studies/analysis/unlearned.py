@@ -242,9 +242,10 @@ def nothing_learned(
         probe: probe of its environment.
         signs: signs of learning.
     """
-    best, help_to_learn = best_scores(observed), cures(config, probe, signs.rewarded)
+    best = best_scores(observed)
     if len(best) < FEWEST:
         return
+    help_to_learn = cures(config, probe, signs.rewarded)
     if learned_nothing(observed, bar, signs.learned):
         text = _beside_baselines(config, best, probe)
         if signs.early or signs.ahead:
