@@ -34,7 +34,8 @@ SEEDS = 3  # of the confirmation's race, and of its estimate
 SPARE = 0.65  # of the time, for evaluations and for hyperparameters that are slower than the defaults, as most are
 TRIALS = (64, 32, 16, 8)
 ENOUGH = 300_000  # steps of a training by the fastest algorithm, for more trials than the fewest
-LEAST = 10_000  # steps of a training by any algorithm
+LEAST = 10_000  # steps of a training by any algorithm, if one of them can take so many
+SHORTEST = 3_000  # steps of a training, else
 MOMENT = 2.0  # seconds of training to measure the time of a step
 MOST = 4096  # steps of it
 PATIENCE = 20.0  # seconds until gradient steps follow, after which one epoch of them has to do
@@ -97,14 +98,24 @@ def sizes(sized: Sized) -> tuple[int, dict[str, int]]:
         if epoch / fastest * EPOCHS >= ENOUGH:
             break
     steps = {name: int(epoch / pace) for name, pace in paces.items()}
-    if kept := {name: count for name, count in steps.items() if count * EPOCHS >= LEAST}:
+    longest = EPOCHS * epoch / fastest
+    least = LEAST if longest >= LEAST else SHORTEST
+    if kept := {name: count for name, count in steps.items() if count * EPOCHS >= least}:
         return trials, kept
-    needed = seconds * LEAST / (EPOCHS * epoch / fastest)
     raise BadConfig(
-        f"a training needs {LEAST:,} steps or more, but a step takes {fastest:.3g} s here, and of a budget of "
-        f"{in_words(seconds)} each of {trials} trials has {int(EPOCHS * epoch / fastest):,}; give {in_words(needed)} "
+        f"a training needs {SHORTEST:,} steps or more, but a step takes {fastest:.3g} s here, and of a budget of "
+        f"{in_words(seconds)} each of {trials} trials has {int(longest):,}; give {_enough(seconds, longest)} "
         "(--budget), or name an algorithm, --trials and --epochs"
     )
+
+
+def _enough(seconds: float, longest: float) -> str:
+    """Return the time in which a training has LEAST steps.
+
+    In `seconds` it has `longest`. The result is far above the shortest that is not refused, as the next measurement may
+    find a busier machine.
+    """
+    return in_words(seconds * LEAST / longest)
 
 
 def is_given_time_alone(config: Config, algorithm: type[Task], *others: object) -> bool:
@@ -145,6 +156,8 @@ def described(sized: Sized) -> str:
     longest = ", ".join(f"{name} {EPOCHS * count:,}" for name, count in steps.items())
     slow = [name for name in sized.paces if name not in steps]
     without = f"; too slow for this time: {', '.join(slow)}" if slow else ""
+    if (most := EPOCHS * max(steps.values())) < LEAST:
+        without += f"; so few steps seldom teach much, {_enough(sized.seconds, most)} would pay {LEAST:,}"
     without += "".join(f"; {name} is left out: {reason}" for name, reason in sized.refused.items())
     return f"{in_words(sized.seconds)} pay {trials} trials of {longest} steps{without}"
 

@@ -59,8 +59,22 @@ def test_an_epoch_takes_the_same_time_with_each_algorithm(seconds: int, trials: 
 
 def test_too_little_time_is_refused_with_the_time_that_is_enough() -> None:
     """A training of 10,000 steps of 10 s takes 100,000 s, and 8 / 3 + 3 of them 567,000 s, a quarter of 26.2 days."""
-    with pytest.raises(BadConfig, match=r"a step takes 10 s here, and of a budget of 30m each of 8 .* give 26.2d"):
-        sizes(Sized(1800, {"ppo": 10.0, "sac": 11.0}))
+    day = 86_400
+    with pytest.raises(BadConfig, match=r"3,000 .* takes 10 s here, and of a budget of 7d .* has 2,668; give 26.2d"):
+        sizes(Sized(7 * day, {"ppo": 10.0, "sac": 11.0}))
+    with pytest.raises(BadConfig, match=r"has 0; give 26.2d"):
+        sizes(Sized(60, {"ppo": 10.0}))
+
+
+def test_the_time_that_a_refusal_names_suffices_on_a_machine_three_times_as_busy() -> None:
+    with pytest.raises(BadConfig, match=r"a budget of 15s .* give 59.1s"):
+        sizes(Sized(15, {"ppo": 3.65e-4, "sac": 1.0}, races=True))
+    slower = Sized(59.1, {"ppo": 3 * 3.65e-4, "sac": 3.0}, races=True)
+    assert sizes(slower) == (8, {"ppo": 123})
+    assert sizing.described(slower) == (
+        "59.1s pay 8 trials of ppo 3,321 steps; too slow for this time: sac; so few steps seldom teach much, 2.97m "
+        "would pay 10,000"
+    )
 
 
 def test_an_environment_whose_episodes_never_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
