@@ -46,6 +46,7 @@ def in_info() -> dict[str, Any]:
         (DQN, FORBIDDING, {**REPLAYS, "double": False, "n_step": 1}),
         (SAC, {"id": FORBIDDING, "kwargs": {"actions": "rows"}}, {**SOFT, "normalize_obs": True}),
         (SAC, {"id": FORBIDDING, "kwargs": {"actions": "bits"}}, {**SOFT, "critic": {"ensemble": 3, "norm": "layer"}}),
+        (SAC, FORBIDDING, {**SOFT, "entropy": {"learn": False, "alpha": 0.1}}),
     ],
 )
 def test_training_takes_allowed_actions_and_resumes_exactly(task: Any, env: Any, values: dict[str, Any]) -> None:

@@ -98,9 +98,9 @@ def new_entropy(hp: SimpleNamespace, actions: SoftActions) -> LearnedEntropy | F
 def forbidden_entropy(hp: SimpleNamespace, actions: NormalizedActions, obs: Tensor, mask: slice) -> Tensor:
     """Return the mean decrease of target entropies by masks, (P, 1).
 
-    The target of a choice among m allowed ones is `choice_target` log m. Masks are in columns of observations (P, B,
-    numbers).
+    The target of a choice among m allowed ones is `choice_target` log m; fixed coefficients have none. Masks are in
+    columns of observations (P, B, numbers).
     """
-    share: Tensor | float = vars(hp.entropy).get("choice_target", 0.0)
+    share = 0.0 if hp.entropy.choice_target is None else hp.entropy.choice_target
     counts = actions.allowed(allowed_in(obs, mask)).sum(-1).clamp(min=1)
     return share * (actions.num_discrete / counts).log().mean(1, keepdim=True)
