@@ -73,7 +73,8 @@ class Cohort:
         """Check that the tasks can train together.
 
         Args:
-            tasks: initialized tasks that agree in algorithm, environment, structural hyperparameters and device.
+            tasks: initialized tasks that agree in algorithm, environment, structural hyperparameters and device, and
+                have the same other hyperparameters.
 
         Raises:
             TypeError: a member is no task.
@@ -87,7 +88,7 @@ class Cohort:
             raise ValueError("a cohort must have at least one task, but got none")
         first, *others = tasks
         for other in others:
-            if (other.identity.structure, other.device) != (first.identity.structure, first.device):
+            if (other.identity.company, other.device) != (first.identity.company, first.device):
                 names = first.identity.structural_difference(other.identity)
                 names += ["device"] if other.device != first.device else []
                 raise ValueError(

@@ -108,18 +108,26 @@ class TaskIdentity:
 
     @cached_property
     def structure(self) -> str:
-        """Text that is equal for tasks that can share a cohort.
-
-        The device matters, too, but is not part of it.
-        """
+        """Text that is equal for tasks whose states have the same form."""
         parts = [self.algorithm, self.version, self.env.to_json(), self.structural]
         return canonical_json(parts).decode()
+
+    @cached_property
+    def company(self) -> str:
+        """Text that is equal for tasks that can share a cohort.
+
+        Beside their structure, it names their other hyperparameters: where one depends on a value that is not
+        structural, only some tasks have it. The device matters, too, but is not part of it.
+        """
+        return canonical_json([self.structure, sorted(self.space.dynamic(self.hyperparameters))]).decode()
 
     def structural_difference(self, other: TaskIdentity) -> list[str]:
         """Return the names of differences that prevent a common cohort."""
         names = [name for name in ("algorithm", "version", "env") if getattr(self, name) != getattr(other, name)]
         values, others = self.structural, other.structural
-        return names + sorted(k for k in values.keys() | others.keys() if values.get(k, ...) != others.get(k, ...))
+        names += sorted(k for k in values.keys() | others.keys() if values.get(k, ...) != others.get(k, ...))
+        one, another = (task.space.dynamic(task.hyperparameters).keys() for task in (self, other))
+        return names or sorted(one ^ another)
 
     def check_state(self, state: Mapping[str, Any], subject: str, perturb: bool = False) -> None:
         """Raise StateMismatch unless a state belongs to this task.

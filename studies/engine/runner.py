@@ -301,8 +301,10 @@ class StudyRunner:
         if number not in self._structures:
             values = unflatten(ready.trial.params)
             env = environment_of(self.config, ready.trial.replicate)
-            structure = self.config.space_in(self.algorithm, env).structure(values)
-            self._structures[number] = repr((self.config.environments.index(env), sorted(structure.items())))
+            space = self.config.space_in(self.algorithm, env)
+            structure, others = space.structure(values), space.dynamic(values)  # see `TaskIdentity.company`
+            parts = self.config.environments.index(env), sorted(structure.items()), sorted(others)
+            self._structures[number] = repr(parts)
         return self._structures[number], ready.segment.rung, ready.segment.epochs
 
     def task(self, trial: Trial, storage: Storage | None) -> Task:

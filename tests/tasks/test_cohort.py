@@ -10,6 +10,7 @@ from typing import Any
 import optuna
 import pytest
 import tiny
+from drifting import Drift
 from own_envs import Brittle
 from rekindle.spaces import unflatten
 from rekindle.studies.storage.store import Store
@@ -303,3 +304,14 @@ def test_members_may_have_different_storages_or_none(tmp_path: Path) -> None:
         assert a.metrics(tasks[0].uid) == tasks[0].history
         assert b.metrics(tasks[1].uid) == tasks[1].history
         assert len(a.tasks()) == len(b.tasks()) == 1
+
+
+@pytest.mark.parametrize("pushed", [(0, 1), (1, 0)])
+def test_members_have_the_same_hyperparameters(pushed: tuple[int, int]) -> None:
+    tasks = [Drift(seed=seed).init(pushed=value) for seed, value in enumerate(pushed)]
+    with pytest.raises(ValueError, match=r"must have the same structure, but .* differ in push; train them in cohorts"):
+        Cohort(tasks)
+    assert tasks[0].identity.structure == tasks[1].identity.structure  # a population may change `pushed`
+    tasks = [Drift(seed=seed).init(pushed=1, push=1.0 + seed) for seed in (0, 1)]
+    Cohort(tasks).fit(1)
+    assert [task.evaluate() for task in tasks] == [6.0, 10.0]  # four steps of 0.5 + push

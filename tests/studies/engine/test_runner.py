@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rekindle.spaces import flatten
 from rekindle.studies.engine.checked_config import make_config
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import BadConfig, StoreError, StudyMismatch, UnknownStudy
@@ -202,3 +203,14 @@ def test_two_studies_with_the_same_trials_train_them_once(sqlite_url: str) -> No
     assert run(sqlite_url, tiny(3, (1, 2, 2)), name="t") == first
     with Store(sqlite_url) as store:
         assert [task.uid for task in store.tasks()] == uids
+
+
+def test_trials_of_different_hyperparameters_share_no_cohort(store: Store) -> None:
+    options = {"objectives": {"place": "maximize"}}
+    config = make_config(load("drifting:Drift"), None, trials=8, epochs=(1, 1, 2), cohort=4, options=options)
+    start_study(store, "s", config)
+    assert Worker(store, "s").run()
+    trials = [flatten(trial.params) for trial in store.trials("s")]
+    assert {trial["pushed"] for trial in trials} == {0, 1}
+    places = [4 * (trial["speed"] + trial.get("push", 0.0)) for trial in trials]
+    assert [segment.score for segment in store.segments("s")] == pytest.approx(places)
