@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from ..checkpoint.state import Tree
 
 TOGETHER = 64  # reports that are read at once, since reading numbers one by one takes longer than computing them
+
+COUNT = "count"  # beside the sums in a state
 
 Report = tuple[list[str], Tensor, NDArray[np.bool_] | None]
 
@@ -85,12 +88,21 @@ class Tally:
 
     def member_state(self, member: int) -> Tree:
         self._read()
-        sums = {name: rows[:, member].tolist() for name, rows in self._sums.items()}
-        return {"count": self.count, **{name: [total, int(count)] for name, (total, count) in sums.items() if count}}
+        sums = {_key(name): rows[:, member].tolist() for name, rows in self._sums.items()}
+        return {COUNT: self.count, **{name: [total, int(count)] for name, (total, count) in sums.items() if count}}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self._read()
-        sums = dict(tree)
-        self.count = sums.pop("count")
+        self.count = tree[COUNT]
+        sums = {unquote(name): row for name, row in tree.items() if name != COUNT}
         for name in self._sums.keys() | sums.keys():
             self._sums.setdefault(name, np.zeros((2, self.members)))[:, member] = sums.get(name, (0.0, 0))
+
+
+def _key(name: str) -> str:
+    """Return a metric's name in a state, where "/" separates names.
+
+    `unquote` gives it back.
+    """
+    key = name.replace("%", "%25").replace("/", "%2F")
+    return "%63ount" if key == COUNT else key

@@ -7,6 +7,8 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from drifting import Drift, DriftLearner
+from rekindle.tasks.checkpoint.state import pack, unpack
 from rekindle.tasks.runtime.metric_means import TOGETHER, MemberMetrics, Tally
 
 
@@ -71,3 +73,16 @@ def test_a_report_keeps_no_graph_alive() -> None:
     tally = Tally(1)
     tally.add({"loss": weight * 2})
     assert not tally.unread[0][1].requires_grad
+
+
+@pytest.mark.parametrize("name", ["count", "loss/x", "100%", "%63ount", "a%2Fb/c"])
+def test_a_metric_of_any_name_is_stored_within_an_epoch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DriftLearner, "name_of_metric", name)
+    task, resumed = Drift().init(), Drift().init()
+    task.member_ref().learner.run_epoch(stop=lambda: True)
+    packed = pack(task.state_dict())
+    resumed.load_state_dict(unpack(packed.manifest, packed.blobs.__getitem__))
+    for half in (task, resumed):
+        half.fit(1)
+    assert task.metrics[name] == pytest.approx(1.25)  # of 0.5, 1.0, 1.5 and 2.0
+    assert (resumed.metrics, resumed.digest) == (task.metrics, task.digest)
