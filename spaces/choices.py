@@ -241,7 +241,7 @@ def _dict(text: str, place: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
     for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             if isinstance(content := read(text.strip()), dict):
                 return dict(_data(content, place))
     raise ValueError(f"{place} is {display(text)}, which is no dict")

@@ -36,7 +36,7 @@ def quantile(dimension: Dimension, value: Any) -> float:
         case Ordinal(values=values):
             u = (dimension.index(value, "the value") + 0.5) / len(values)
         case Integer(log=True, low=low, high=high):
-            u = _between(math.log(value), math.log(low - 0.5), math.log(high + 0.5))
+            u = _between(math.log(value), math.log(low - 0.5), math.log(high + 0.5)) if value > 0 else 0.0
         case Integer(low=low, step=step) | Real(low=low, step=float() as step):
             u = (round((value - low) / step) + 0.5) / (dimension.steps + 1)
         case Real(log=True, low=low, high=high):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -14,6 +15,7 @@ from .values import REQUIRED, Default, Value, canonical, display
 
 Bounds = tuple[float, float]
 MOST_SIZES = 16
+LARGEST_LOG = 700.0  # exp of it, and of its negative, fits into a float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +213,8 @@ class Normal(Number):
         self._set_frozen(mean=bound(self.mean), std=bound(self.std))
         if self.std <= 0:
             raise SpaceError(f"a standard deviation must be above 0, not {self.std}")
+        if self.log and abs(self.mean) > LARGEST_LOG:
+            raise SpaceError(f"the mean of a logarithm must lie within ±{LARGEST_LOG:g}, not be {self.mean}")
         super().__post_init__()
 
     @property
@@ -225,7 +229,7 @@ class Normal(Number):
 
     def at(self, u: float) -> float:
         number = NormalDist(self.mean, self.std).inv_cdf(max(u, 2.0**-53))
-        return math.exp(number) if self.log else number
+        return math.exp(min(max(number, -LARGEST_LOG), LARGEST_LOG)) if self.log else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,5 +395,6 @@ def _check_steps(low: float, high: float, step: float, log: bool) -> None:
         raise SpaceError(f"a log-uniform range cannot have steps of {step}; use ordinal() with its values")
     if step <= 0:
         raise SpaceError(f"a step must be above 0, not {step}")
-    if (Decimal(repr(high)) - Decimal(repr(low))) % Decimal(repr(step)):
+    first, last, width = (Fraction(repr(float(number))) for number in (low, high, step))
+    if (last - first) % width:
         raise SpaceError(f"steps of {step} do not lead from {low} to {high}")

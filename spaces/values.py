@@ -133,7 +133,7 @@ def read(text: str) -> Value:
     for parse in (json.loads, ast.literal_eval):
         try:
             return canonical(parse(text), "value")
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # TypeError: a list as a key
             continue
     return text
 

@@ -34,6 +34,7 @@ from rekindle.spaces import (
     sizes,
 )
 from rekindle.spaces.drivers import to_optuna
+from rekindle.spaces.quantiles import quantile
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
 quantiles = st.floats(0, 1, exclude_max=True)
@@ -214,6 +215,8 @@ def test_refusals_say_what_is_expected_and_what_was_given(dimension: Any, value:
         (lambda: maybe(3), r"maybe\(\) takes a dimension that is searched, not int"),  # type: ignore[arg-type]
         (lambda: maybe(real(0, 1, when={"a": 1})), r"write when= for maybe\(\) itself"),
         (lambda: real(0, 1, when={"a": ()}), "when a: no value is named"),
+        (lambda: real(0, 1e30, step=0.3e30), r"steps of 3e\+29 do not lead from 0.0 to 1e\+30"),
+        (lambda: lognormal(1000, 1), "the mean of a logarithm must lie within ±700, not be 1000.0"),
         (lambda: real(0, 1, search=False), r"a dimension that is not searched \(search=False\) needs a default"),
     ],
 )
@@ -268,6 +271,19 @@ def test_normal_priors_have_their_mean_and_deviation() -> None:
     assert (values.mean(), values.std()) == (pytest.approx(3), pytest.approx(2, rel=0.01))
     assert lognormal(3, 2).at(0.5) == pytest.approx(math.exp(3))
     assert math.isfinite(normal(0, 1).at(0))
+    wide = lognormal(0, 1000)
+    assert 0 < wide.check(wide.at(0), "x") < 1 < wide.check(wide.at(0.9999), "x")  # type: ignore[operator]
+
+
+def test_steps_may_be_as_many_as_floats_can_count() -> None:
+    assert real(0, 1e30, step=1).at(0.25) == 2.5e29
+    assert real(0, 1e30, step=1e29).at(0.3) == 3e29
+
+
+def test_an_accepted_value_below_a_log_uniform_range_has_its_lowest_quantile() -> None:
+    assert quantile(integer(1, 100, log=True, accept=(0, 1000)), 0) == 0
+    assert quantile(log_real(1, 100, accept=(0, 1000)), 0) == 0
+    assert quantile(integer(1, 100, log=True), 10) == pytest.approx(math.log(20) / math.log(201))
 
 
 def test_maybe_is_none_half_of_the_time() -> None:
@@ -323,6 +339,6 @@ def test_an_argument_is_data_with_classes_by_name() -> None:
     assert [dimension.check(value, "x") for value in (None, 3, -0.5, True, "auto", (1, 2))] == [
         None, 3, -0.5, True, "auto", [1, 2],
     ]  # fmt: skip
-    for value in (len, {1: 2}, {"a": [float("nan")]}, "{3}", "{", object()):
+    for value in (len, {1: 2}, {"a": [float("nan")]}, "{3}", "{", "{[1]: 2}", object()):
         with pytest.raises(WrongType, match=r"^x must be None, a number, .* or a dict as text, .*, but x"):
             dimension.check(value, "x")

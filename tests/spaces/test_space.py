@@ -448,6 +448,7 @@ def test_command_line_texts_are_read_by_their_dimension() -> None:
     [
         ("gamma", SpaceError, "a hyperparameter must be written name=value, such as gamma=0.98, but got 'gamma'"),
         ("gama=1", UnknownParameter, "did you mean gamma"),
+        ("gamma={[1]: 2}", WrongType, r"gamma must be a number in \[0.9, 0.9999\], not '\{\[1\]: 2\}' \(str\)"),
         ("optimizer=adam", WrongType, "optimizer is a group of values"),
         ("gamma=abc", WrongType, r"gamma must be a number .*, not 'abc' \(str\)"),
         ("gamma=nan", WrongType, r"gamma must be a number .*, not 'nan' \(str\)"),
