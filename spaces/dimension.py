@@ -33,6 +33,11 @@ class Dimension:
     help: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("structural", "search", "silent"):
+            if not isinstance(flag := getattr(self, name), bool):
+                raise SpaceError(f"{name} must be True or False, not {display(flag)}")
+        if not isinstance(self.when, Mapping) or not all(isinstance(name, str) for name in self.when):
+            raise SpaceError(f"when must be values by name, such as {{'name': 'sgd'}}, not {display(self.when)}")
         self._set_frozen(when={name: _alternatives(name, values) for name, values in self.when.items()})
         if self.default is not REQUIRED:
             self._set_frozen(default=self.check(self.default, "the default"))

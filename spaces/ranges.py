@@ -213,6 +213,8 @@ class Normal(Number):
         self._set_frozen(mean=bound(self.mean), std=bound(self.std))
         if self.std <= 0:
             raise SpaceError(f"a standard deviation must be above 0, not {self.std}")
+        if not math.isfinite(abs(self.mean) + 10 * self.std):  # further away than any sample
+            raise SpaceError(f"normal numbers must fit into a float, unlike those of {self.mean} and {self.std}")
         if self.log and abs(self.mean) > LARGEST_LOG:
             raise SpaceError(f"the mean of a logarithm must lie within ±{LARGEST_LOG:g}, not be {self.mean}")
         super().__post_init__()

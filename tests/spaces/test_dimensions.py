@@ -216,6 +216,11 @@ def test_refusals_say_what_is_expected_and_what_was_given(dimension: Any, value:
         (lambda: maybe(real(0, 1, when={"a": 1})), r"write when= for maybe\(\) itself"),
         (lambda: real(0, 1, when={"a": ()}), "when a: no value is named"),
         (lambda: real(0, 1e30, step=0.3e30), r"steps of 3e\+29 do not lead from 0.0 to 1e\+30"),
+        (lambda: normal(0, 1e308), "normal numbers must fit into a float, unlike those of 0.0 and 1e\\+308"),
+        (lambda: real(0, 1, when=3), r"when must be values by name, such as \{'name': 'sgd'\}, not 3"),  # type: ignore[arg-type]
+        (lambda: real(0, 1, when={1: 3}), r"when must be values by name, .*, not \{1: 3\} \(dict\)"),  # type: ignore[dict-item]
+        (lambda: real(0, 1, structural="no"), r"structural must be True or False, not 'no' \(str\)"),  # type: ignore[arg-type]
+        (lambda: real(0, 1, search=0), "search must be True or False, not 0"),  # type: ignore[arg-type]
         (lambda: lognormal(1000, 1), "the mean of a logarithm must lie within ±700, not be 1000.0"),
         (lambda: real(0, 1, search=False), r"a dimension that is not searched \(search=False\) needs a default"),
     ],
