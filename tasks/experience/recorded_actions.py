@@ -13,6 +13,7 @@ Notation: T steps, N environments; every environment has its own recording and c
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -26,6 +27,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from ..checkpoint.array_files import open_npz
+from ..checkpoint.policy_files import write_whole
 from ..envs import EnvSpec, Joined, spaces_of
 from ..envs.base.actions import Actions
 from ..errors import TaskError
@@ -50,11 +52,13 @@ class Recording:
         actions: (N, T, ...) as the environment takes them; those beyond an episode's length are never played.
         lengths: steps of each episode, (N,), at least one.
         joined: splits rows into the actions of a Dict or Tuple; None for other spaces.
+        env: text of the environment's spec, from which a file's reader learns how rows are split; empty without.
     """
 
     actions: Array
     lengths: NDArray[np.int64]
     joined: Joined | None = None
+    env: str = ""
 
     def __post_init__(self) -> None:
         actions, lengths = self.actions, self.lengths
@@ -100,22 +104,31 @@ class Recording:
             begins: (M,), 1 at the first step of each episode, else 0.
             env: environment whose learner produced the actions; None if they already have the environment's form.
         """
-        joined = None
+        joined, text = None, ""
         if env is not None:
             spec = EnvSpec.of(env)
             codec = Actions(spaces_of(spec).action, spec.id)
-            actions, joined = codec.decode(actions), codec.space if isinstance(codec.space, Joined) else None
+            actions = codec.decode(actions)
+            if isinstance(codec.space, Joined):
+                joined, text = codec.space, spec.canonical
         episodes = cls.of(*np.split(actions, np.flatnonzero(begins)[1:]))
-        return replace(episodes, joined=joined)
+        return replace(episodes, joined=joined, env=text)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the recording as .npz: demonstrations without observations."""
-        path = Path(path).with_suffix(".npz")
+        """Write the recording as .npz, atomically: demonstrations without observations.
+
+        A name that lacks this ending gets it.
+        """
+        path = Path(path)
+        path = path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
         steps = [row[:length] for row, length in zip(self.actions, self.lengths, strict=True)]
         begins = np.zeros(int(self.lengths.sum()), np.float32)
         begins[np.concatenate(([0], np.cumsum(self.lengths)[:-1]))] = 1
-        np.savez_compressed(path, actions=np.concatenate(steps), begins=begins)
-        return path
+        data = io.BytesIO()
+        arrays: dict[str, Any] = {"actions": np.concatenate(steps), "begins": begins}
+        arrays |= {"env": np.array(self.env)} if self.env else {}
+        np.savez_compressed(data, **arrays)
+        return write_whole(path, data.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], env: str | EnvSpec | Mapping[str, Any] | None = None) -> Self:

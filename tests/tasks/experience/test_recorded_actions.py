@@ -148,6 +148,23 @@ def test_actions_of_an_evaluation_can_be_replayed(tmp_path: Path) -> None:
     assert total == pytest.approx(task.returns(2)[1], rel=1e-5)
 
 
+def test_a_recording_of_dicts_is_saved_again_with_its_parts(tmp_path: Path) -> None:
+    path = PPO("own_envs:HybridWalk-v0", seed=1).init(**SMALL).record(1).save(tmp_path / "walk.npz")
+    first = Recording.load(path)
+    again = Recording.load(first.save(tmp_path / "again.npz"))
+    one, other = (Replayed(recording)(OBS) for recording in (first, again))
+    assert set(one) == {"mode", "push", "rest"}
+    assert (other["mode"], other["push"].tolist()) == (one["mode"], one["push"].tolist())
+    assert other["rest"] == one["rest"]
+    assert np.array_equal(again.actions, first.actions)
+
+
+def test_a_recording_keeps_the_whole_name_of_its_file(tmp_path: Path) -> None:
+    files = [Recording.of([number]).save(tmp_path / "new" / f"walk-0.{number}") for number in (1, 2)]
+    assert [file.name for file in files] == ["walk-0.1.npz", "walk-0.2.npz"]
+    assert [Replayed.load(file)(OBS) for file in files] == [1, 2]
+
+
 def test_recording_a_training_does_not_change_it(tmp_path: Path) -> None:
     quiet, task = (PPO("CartPole-v1", seed=1).init(**SMALL) for _ in range(2))
     quiet.fit(2)
