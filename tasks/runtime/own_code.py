@@ -22,6 +22,7 @@ from ...spaces.choices import name_of
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that others have released
 PACKAGE = __name__.partition(".")[0]
+TASK = "task"  # name of the decorator that makes a task of a function
 
 
 def named_digest(definition: Callable[..., Any]) -> dict[str, str]:
@@ -63,10 +64,24 @@ def _used(source: str, name: str, package: str, root: Path) -> Iterator[str]:
     for i, statement in enumerate(statements):
         changed = reads[i] & names if isinstance(statement, ast.Expr) else set()  # as by CONFIG.update(...)
         if i in used or (changed and name not in changed and changed <= wanted):
-            yield (code := ast.get_source_segment(source, statement) or "")
+            yield (code := _text(source, statement, name))
             for file in imported_files(code, package, root):
                 with suppress(OSError, UnicodeDecodeError):
                     yield file.read_text()
+
+
+def _text(source: str, statement: ast.stmt, name: str) -> str:
+    """Return the code of a statement, with its decorators.
+
+    The one that makes a task of the named function is left out: hyperparameters are part of the identity, and users
+    edit their ranges for another study.
+    """
+    parts: list[ast.AST] = [statement]
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        makers = [x.func if isinstance(x, ast.Call) else x for x in statement.decorator_list]
+        of_task = [statement.name == name and ast.unparse(x).rpartition(".")[2] == TASK for x in makers]
+        parts[:0] = [x for x, left_out in zip(statement.decorator_list, of_task, strict=True) if not left_out]
+    return "\n".join(ast.get_source_segment(source, part) or "" for part in parts)
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -75,9 +90,9 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {statement.name}
     names = {alias.asname or alias.name.partition(".")[0] for alias in _aliases(statement)}
     for node in ast.walk(statement):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.withitem):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.MatchAs | ast.MatchStar):
+            names |= {node.name} if node.name else set()
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For | ast.withitem):
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             targets = [node.optional_vars] if isinstance(node, ast.withitem) else targets
             names |= {name for target in targets if target is not None for name in _names(target)}

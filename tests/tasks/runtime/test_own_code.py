@@ -90,3 +90,51 @@ def test_the_code_of_packages_is_not_the_users() -> None:
     assert named_digest(test_the_code_of_packages_is_not_the_users).keys() == {
         f"{__name__}:test_the_code_of_packages_is_not_the_users"
     }
+
+
+DECORATED = """def task(**space):
+    return lambda function: function
+
+def times(factor):
+    return lambda function: lambda x: factor * function(x)
+
+match 3:
+    case width:
+        pass
+if (depth := 2) > 1:
+    pass
+
+@times(2)
+def helper(x):
+    return x * width * depth
+
+@times(4)
+@task(lr=(0, 1))
+def train(hp, state, seed):
+    return helper(hp.lr)
+
+def source():
+    return train
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("times(2)", "times(3)", True),
+        ("times(4)", "times(5)", True),
+        ("match 3", "match 4", True),
+        ("depth := 2", "depth := 3", True),
+        ("lr=(0, 1)", "lr=(0, 2)", False),  # hyperparameters are in the identity, and edited for another study
+    ],
+)
+def test_decorators_count_but_for_the_one_that_makes_a_task(folder: Path, old: str, new: str, differs: bool) -> None:
+    def digest_of_train(text: str) -> str:
+        (folder / "script_of_mine.py").write_text(text)
+        sys.modules.pop("script_of_mine", None)
+        importlib.invalidate_caches()
+        function = importlib.import_module("script_of_mine").source
+        function.__qualname__ = "train"  # a decorator may return anything
+        return digest_of(function)
+
+    assert (digest_of_train(DECORATED.replace(old, new)) != digest_of_train(DECORATED)) is differs
