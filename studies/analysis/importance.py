@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,13 +13,14 @@ from ...spaces import flatten
 from ..engine.views import View
 from ..statistics.aggregates import Floats
 from ..statistics.estimates import Interval
-from ..statistics.variance import Indices, decompose
+from ..statistics.variance import OFF, Indices, decompose
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import objectives_of, point
 
 CLEAR = 0.005  # a pair whose interval is above this share is clear
 FEWEST = 8  # configurations; fewer say nothing
+MISSING = object()  # in place of a value that a configuration lacks
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Measurements:
     Attributes:
         names: searched hyperparameters that take several values, or do not apply everywhere.
         levels: distinct values of each, sorted.
-        columns: for each hyperparameter, the index of each result's value in its levels; NaN where it does not apply.
+        columns: for each hyperparameter, the index of each result's value in its levels; OFF where the value is None,
+            NaN where it does not apply.
         scores: first objective of each result; higher is better.
         numbers: configuration of each result.
         rungs: rung of each result.
@@ -48,15 +51,15 @@ def measurements(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     params = {trial.number: flatten(trial.params) for trial in trials}
     names, levels, columns = [], [], []
     for name in config.searched.unfixed():
-        values = [params[row.number].get(name) for row in rows]
-        values_seen = {value for value in values if value is not None}
-        if not values_seen:
+        values = [params[row.number].get(name, MISSING) for row in rows]
+        distinct = {_hashable(value): value for value in values if value is not None and value is not MISSING}
+        if not distinct:
             continue
-        numeric = all(isinstance(value, int | float) for value in values_seen)
-        level = sorted(values_seen, key=None if numeric else str)
-        ranks = {value: rank for rank, value in enumerate(level)}
-        column = np.array([ranks.get(value, np.nan) for value in values])
-        if len(values_seen) > 1 or np.isnan(column).any():
+        numeric = all(isinstance(value, int | float) for value in distinct.values())
+        level = sorted(distinct.values(), key=None if numeric else str)
+        ranks = {None: OFF, MISSING: np.nan} | {_hashable(value): float(rank) for rank, value in enumerate(level)}
+        column = np.array([ranks[_hashable(value)] for value in values])
+        if len(distinct) > 1 or not np.isfinite(column).all():
             names.append(name)
             levels.append(level)
             columns.append(column)
@@ -73,6 +76,11 @@ def measurements(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     )
 
 
+def _hashable(value: Any) -> Any:
+    """Return a key that only equal values share; lists cannot be keys."""
+    return (json.dumps(value),) if isinstance(value, list | tuple) else value
+
+
 class ShareView(View):
     """Share of the results' variance that a hyperparameter explains by itself."""
 
@@ -85,7 +93,7 @@ class ShareView(View):
 class EffectView(View):
     """Effect of a value on the objective."""
 
-    value: Annotated[Any, "value of the hyperparameter"]
+    value: Annotated[Any, "value of the hyperparameter; null if it is switched off"]
     estimate: Annotated[float, "distance of the objective above its rung's mean"]
     low: Annotated[float, "lower end of the 95% interval"]
     high: Annotated[float, "upper end"]
@@ -146,7 +154,7 @@ def _varies(observed: Measurements) -> bool:
 
 def _effects(levels: Sequence[Any], effects: Sequence[tuple[float, Interval]], sign: int) -> list[EffectView]:
     """Return the effect on the objective of each value."""
-    signed = [(levels[int(level)], [sign * end for end in ends]) for level, ends in effects]
+    signed = [(None if level == OFF else levels[int(level)], [sign * end for end in ends]) for level, ends in effects]
     return [
         EffectView(value=value, estimate=middle, low=min(ends), high=max(ends)) for value, (middle, *ends) in signed
     ]

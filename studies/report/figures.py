@@ -16,6 +16,7 @@ from ..study.objectives import MINIMIZE
 from .content import BandView, CurvesView, DimensionView, ReportView
 from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Parallel, Scale, Ticks, extent, number
 
+FIRST, AFTER_NONE, LAST = 0.03, 0.16, 0.97  # places of an axis's first value, of that after "none", and of its last
 MOST_AXES = 14  # in parallel coordinates, and slices; the most important hyperparameters are report
 
 
@@ -190,6 +191,15 @@ def axis(dimension: DimensionView, values: Sequence[Any], start: float, end: flo
     return scale, [(scale(value), number(value)) for value in ticks]
 
 
+def axis_with_none(dimension: DimensionView, values: Sequence[Any]) -> tuple[Place, Ticks]:
+    """Return `axis` from 0 to 1, with a place for None."""
+    present = [value for value in values if value is not None]
+    if len(present) == len(values):
+        return axis(dimension, values, FIRST, LAST)
+    place, ticks = axis(dimension, present, AFTER_NONE, LAST) if present else (lambda value: FIRST, [])
+    return lambda value: FIRST if value is None else place(value), [(FIRST, "none"), *ticks]
+
+
 def parallel(report: ReportView) -> Parallel | None:
     """Draw parallel coordinates, with one line for each trial."""
     results, of = report.results, colors(report)
@@ -223,18 +233,17 @@ def slices(report: ReportView) -> list[Chart]:
     order = sorted(chosen_dimensions(report), key=lambda d: rank.index(d.name) if d.name in rank else len(rank))
     for dimension in order if len(trials) > 1 else ():
         name = dimension.name
-        values_of = {t.number: value for t in trials if (value := value_of(t, dimension)) is not None}
-        if not values_of:
+        values = {trial.number: value_of(trial, dimension) for trial in trials}
+        if {*map(type, values.values())} == {type(None)}:
             continue
-        missing = len(values_of) < len(trials)
-        scale, ticks = axis(dimension, list(values_of.values()), 0.16 if missing else 0.03, 0.97)
+        place, ticks = axis_with_none(dimension, [*values.values()])
         few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]
-        few = [*([(0.03, "none")] if missing else []), *((at, text[:10]) for at, text in few)]
+        few = [(at, text[:10]) for at, text in few]
         labels, ends = (name, report.objective), extent(results.values())
         chart = Chart(f"results by {name}", (0, 1), ends, labels, width=300, height=210, left=46, x_ticks=few)
         for color in range(COLORS):
             some = [trial.number for trial in trials if of[trial.number] == f"q{color}"]
-            chart.dots([(scale(values_of[n]) if n in values_of else 0.03, results[n]) for n in some], f"q{color}")
+            chart.dots([(place(values[n]), results[n]) for n in some], f"q{color}")
         drawn.append(chart)
     return drawn
 

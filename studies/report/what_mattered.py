@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..analysis.importance import CLEAR, PairView, ShareView
 from .content import ReportView
 from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Ticks, extent, number
-from .figures import MOST_AXES, axis, chosen_dimensions, colors, value_of
+from .figures import MOST_AXES, axis_with_none, chosen_dimensions, colors, value_of
 
 MOST_CLOUDS = 3  # pairs whose trials are report
 FEW = 6  # up to this many values get an interval each
@@ -31,18 +31,20 @@ def marginals(report: ReportView) -> list[Chart]:
     drawn = []
     for marginal in marginals:
         name, points = marginal.name, marginal.points
-        scale, ticks = axis(dimensions[name], [point.value for point in points], 0.03, 0.97)
+        place, ticks = axis_with_none(dimensions[name], [point.value for point in points])
         chart = _small(f"effect of {name}", (low, high), (name, f"effect on {report.objective}"[:34]), ticks)
         chart.line([(0, 0.0), (1, 0.0)], "zero")
-        ends = [(scale(point.value), clipped(point.low), clipped(point.high)) for point in points]
+        ends = [(place(point.value), clipped(point.low), clipped(point.high)) for point in points]
         texts = [
-            f"{number(point.value)}: {point.estimate:+.3g} ({point.low:+.3g} to {point.high:+.3g})" for point in points
+            f"{number(point.value) or 'none'}: {point.estimate:+.3g} ({point.low:+.3g} to {point.high:+.3g})"
+            for point in points
         ]
-        if len(points) > FEW:
-            chart.band(ends, "s1")
-            chart.line([(at, point.estimate) for (at, _, _), point in zip(ends, points, strict=True)], "s1")
+        joined = [pair for pair in zip(ends, points, strict=True) if pair[1].value is not None]
+        if len(joined) > FEW:
+            chart.band([end for end, _ in joined], "s1")
+            chart.line([(at, point.estimate) for (at, _, _), point in joined], "s1")
         for (at, bottom, top), point, text in zip(ends, points, texts, strict=True):
-            if len(points) <= FEW:
+            if len(joined) <= FEW or point.value is None:
                 chart.line([(at, bottom), (at, top)], "whisker", text)
             chart.add("dot", [(at, point.estimate)], "q4 small", text)
         drawn.append(chart)
@@ -61,13 +63,14 @@ def _cloud(report: ReportView, one: str, other: str) -> Chart:
     dimensions, of = {dimension.name: dimension for dimension in report.dimensions}, colors(report)
     trials = [trial for trial in report.study.trials if trial.number in report.results]
     sides = [[value_of(trial, dimensions[name]) for trial in trials] for name in (one, other)]
-    both = [pair for pair in zip(trials, *sides, strict=True) if None not in pair]
-    x, x_ticks = axis(dimensions[one], [a for _, a, _ in both], 0.03, 0.97)
-    y, y_ticks = axis(dimensions[other], [b for _, _, b in both], 0.03, 0.97)
+    (x, x_ticks), (y, y_ticks) = (
+        axis_with_none(dimensions[name], values) for name, values in zip((one, other), sides, strict=True)
+    )
     texts = [(at, text[:10]) for at, text in y_ticks]
     chart = _small(f"results by {one} and {other}", (0, 1), (one, other), x_ticks, left=66, y_ticks=texts)
     for color in (f"q{index}" for index in range(COLORS)):
-        chart.dots([(x(a), y(b)) for trial, a, b in both if of[trial.number] == color], color)
+        colored = (pair for trial, *pair in zip(trials, *sides, strict=True) if of[trial.number] == color)
+        chart.dots([(x(a), y(b)) for a, b in colored], color)
     return chart
 
 

@@ -35,6 +35,7 @@ MOST_PAIRS = 5  # reported pairs
 GRID = 9  # values of a hyperparameter at which a model is evaluated
 RIDGE = 1e-8  # regularization of the least squares
 NOTHING = Interval(0.0, 0.0, 0.0)
+OFF = -math.inf  # in a column: the hyperparameter applies, and its value is None, which has no place among the others
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
     """Return the shares, effects and pairs of hyperparameters.
 
     Args:
-        columns: each hyperparameter's values (rows,), as ranks or indices of levels; NaN where it does not apply.
+        columns: each hyperparameter's values (rows,), as ranks or indices of levels; OFF where the value is None, NaN
+            where it does not apply.
         scores: (rows,).
         groups: configuration of each row (rows,), the unit of resampling.
         blocks: rung of each row (rows,), whose mean score is subtracted.
@@ -111,7 +113,10 @@ def _size(columns: Sequence[Floats], degree: int) -> int:
 
 
 def _terms(column: Floats, degree: int) -> Floats:
-    """Return a column's terms (rows, terms), zero where it does not apply."""
+    """Return a column's terms (rows, terms), zero where it does not apply.
+
+    One more term tells OFF from all other values.
+    """
     active = np.isfinite(column)
     levels = np.unique(column[active])
     basis: NDArray[Any] = np.zeros((len(column), 0))
@@ -123,15 +128,19 @@ def _terms(column: Floats, degree: int) -> Floats:
         basis = np.polynomial.legendre.legvander(position, degree)[:, 1:]
     if active.any():
         basis = np.where(active[:, None], basis - basis[active].mean(0), 0.0)
+    applies = active | (column == OFF)
+    if active.any() and not active[applies].all():
+        switch = np.where(applies, active - active[applies].mean(), 0.0)
+        basis = np.concatenate([switch[:, None], basis], 1)
     return basis
 
 
 def _places(column: Floats) -> list[tuple[float, int]]:
     """Return some values of a column, each with a row's index."""
     values, rows = np.unique(column, return_index=True)
-    finite = int(np.isfinite(values).sum())
+    off, finite = int((values == OFF).sum()), int(np.isfinite(values).sum())  # OFF comes first, NaN last
     few = np.unique(np.linspace(0, finite - 1, GRID).round().astype(int)) if finite > LEVELS else range(finite)
-    return [(float(values[i]), int(rows[i])) for i in few]
+    return [(float(values[i]), int(rows[i])) for i in [*range(off), *(off + i for i in few)]]
 
 
 def _products(columns: Sequence[Floats]) -> dict[tuple[int, int], Floats]:

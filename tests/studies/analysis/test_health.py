@@ -26,7 +26,7 @@ from rekindle.studies.analysis.health import (
     without_effect,
     workers_idle,
 )
-from rekindle.studies.analysis.importance import Measurements, importances
+from rekindle.studies.analysis.importance import Measurements, importances, measurements
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.failures import FAILED, decide, event_data
@@ -35,6 +35,7 @@ from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.statistics.estimates import Interval
+from rekindle.studies.statistics.variance import OFF
 from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.rows import Event, Segment, Trial
 from rekindle.studies.storage.store import Store
@@ -165,6 +166,38 @@ def test_a_hyperparameter_that_acts_only_together_with_another_has_an_effect() -
     rows: Any = SimpleNamespace(results=result, shares=shares, pairs=told.pairs)
     assert max(share.high for share in shares.values()) < 0.05
     assert [finding.text.split()[0] for finding in without_effect(rows)] == ["c"]
+
+
+def test_a_hyperparameter_may_choose_among_lists_and_none() -> None:
+    """As the widths of layers and the norm at which gradients are clipped do."""
+    config = replace(surrogate(12), space={"hidden": "choices([64, 64], [32], None)", "lr": "uniform(0, 1)"})
+    hidden: Any = [[64, 64], [32], None] * 8
+    trials = [Trial(n, f"u{n}", {"hidden": widths, "lr": n * 7 % 24 / 24}) for n, widths in enumerate(hidden)]
+    segments = [Segment(n, 0, 1, "done", 2.0 * (widths is None)) for n, widths in enumerate(hidden)]
+    results = measurements(config, trials, segments)
+    assert (results.names, results.levels[0]) == (["hidden", "lr"], [[32], [64, 64]])
+    np.testing.assert_array_equal(results.columns[0], [1, 0, OFF] * 8)
+    told = importances(results, 1)
+    shares = {share.name: share for share in told.importances}
+    assert shares["hidden"].low > 0.9
+    assert shares["lr"].high < 0.05
+    marginal = next(marginal for marginal in told.marginals if marginal.name == "hidden")
+    assert [point.value for point in marginal.points] == [None, [32], [64, 64]]
+    assert [round(point.estimate, 1) for point in marginal.points] == [1.3, -0.7, -0.7]  # of a mean of 2 / 3
+    rows: Any = SimpleNamespace(results=results, shares=shares, pairs=told.pairs)
+    assert [finding.text.split()[0] for finding in without_effect(rows)] == ["lr"]
+
+
+def test_a_hyperparameter_that_a_configuration_lacks_is_not_none() -> None:
+    """Which of the two has none is told by the hyperparameter on which it depends."""
+    config = replace(surrogate(12), space={"name": "choices('sgd', 'adam')", "momentum": "uniform(0, 1)"})
+    params = [{"name": "sgd", "momentum": n / 16} if n % 2 else {"name": "adam"} for n in range(16)]
+    trials = [Trial(n, f"u{n}", values) for n, values in enumerate(params)]
+    segments = [Segment(n, 0, 1, "done", float(n % 2)) for n in range(16)]
+    results = measurements(config, trials, segments)
+    np.testing.assert_array_equal(results.columns[1], [rank for n in range(8) for rank in (np.nan, n)])
+    name, momentum = importances(results, 1).importances
+    assert (name.name, name.estimate > 0.8, momentum.estimate < 0.1) == ("name", True, True)
 
 
 def test_equal_results_say_nothing_about_hyperparameters(tmp_path: Path, cli: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rekindle import Space, Store, Study, task, tune
+from rekindle import Space, Store, Study, categorical, maybe, real, task, tune
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import CLEAR
 from rekindle.studies.cli.output.tables import best_table
@@ -304,6 +304,21 @@ def test_a_study_with_few_configurations_has_importances_but_no_marginals(tmp_pa
     assert few.marginals == []
     assert {"Importance of hyperparameters", "Slices"} < set(parts(page([few])))
     assert set(parts(page([enough]))) - set(parts(page([few]))) == {"Marginals"}
+
+
+def test_a_value_of_none_has_a_place_of_its_own_in_each_drawing(sqlite_url: str) -> None:
+    @task(space=Space(norm=maybe(real(0.1, 1.0)), width=categorical(None, 32)), objective="score")
+    def clipped(hp: Any, state: Any, seed: int) -> tuple[None, dict[str, float]]:
+        return None, {"score": float((hp.norm is None) == (hp.width is None)) - (hp.norm is None)}
+
+    tune(clipped, trials=40, epochs=1, sampler="random", storage=sqlite_url, study="s", progress=False)
+    with Store(sqlite_url) as store:
+        report = report_view(store, "s")
+    drawings = [*what_mattered.marginals(report), *figures.slices(report), *what_mattered.pairs(report)[1:]]
+    assert len(drawings) == 5
+    assert all(">none</text>" in drawing.svg() for drawing in drawings)
+    assert drawings[-1].svg().count(">none</text>") == 2  # the pair, whose values are never both numbers
+    figure_of(drawings)
 
 
 def test_labels_of_an_axis_stay_apart_and_within_the_drawing() -> None:
