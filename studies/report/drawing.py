@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape as _escape
+from itertools import pairwise
 
 from ..redact import printable
 
@@ -16,6 +17,7 @@ Point = tuple[float, float]
 Ticks = Sequence[tuple[float, str]]  # values and labels
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
 LETTER = 7  # pixels of a letter or digit, about
+DIGITS, MOST_DIGITS = 4, 17  # significant digits of a number, and those that tell any two apart
 COUNTS = ("epoch", "trial")  # axes of whole numbers
 COLORS = 6  # classes of the scale from the worst to the best, q0 to q5
 
@@ -25,9 +27,30 @@ def escape(text: object) -> str:
     return _escape(printable(str(text)))
 
 
-def number(value: object) -> str:
+def number(value: object, digits: int = DIGITS) -> str:
     """Format a number briefly, without trailing zeros."""
-    return f"{value:.4g}".replace("e-0", "e-") if isinstance(value, float) else "" if value is None else str(value)
+    if isinstance(value, float):
+        return f"{value:.{digits}g}".replace("e-0", "e-")
+    return "" if value is None else str(value)
+
+
+def labelled(values: Sequence[float]) -> Ticks:
+    """Return ticks, with as many digits as tell their values apart."""
+    gap = min((abs(after - before) for before, after in pairwise(values)), default=math.inf)
+    for digits in range(DIGITS, MOST_DIGITS + 1):
+        texts = [number(float(value), digits) for value in values]
+        if all(abs(float(text) - value) <= gap / 20 for text, value in zip(texts, values, strict=True)):
+            break
+    return list(zip(values, texts, strict=True))
+
+
+def brief(text: str) -> str:
+    """Shorten a tick's label, unless it is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return text[:10]
+    return text
 
 
 class Scale:
@@ -80,7 +103,7 @@ def linear_ticks(low: float, high: float, most: int) -> list[float]:
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(index * step, 10) for index in range(first, last + 1)]
+    return list(dict.fromkeys(float(f"{index * step:.15g}") for index in range(first, last + 1)))
 
 
 def extent(values: Iterable[float], margin: float = 0.04) -> tuple[float, float]:
@@ -137,7 +160,7 @@ class Chart:
     ):
         self.title, self.width, self.height = title, width, height
         self.y = Scale(*y, height - BOTTOM, TOP)
-        longest = max(len(number(value)) for value in self.y.ticks()) if y_ticks is None else 0
+        longest = max(len(text) for _, text in labelled(self.y.ticks())) if y_ticks is None else 0
         self.left = max(left, 27 + LETTER * longest)
         self.x = Scale(*x, self.left, width - RIGHT)
         self.labels, self.x_ticks, self.y_ticks = labels, x_ticks, y_ticks
@@ -169,7 +192,7 @@ class Chart:
             return self.x_ticks
         values = self.x.ticks(9 if self.width > 500 else 6)
         counts = self.labels[0] in COUNTS
-        return [(value, number(value)) for value in values if not counts or float(value).is_integer()]
+        return labelled([value for value in values if not counts or float(value).is_integer()])
 
     def svg(self) -> str:
         """Return the whole drawing."""
@@ -190,10 +213,10 @@ class Chart:
         yield f'<text class="label" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">{name}</text>'
 
     def _y_axis(self) -> Iterator[str]:
-        for value in self.y.ticks():
+        for value, text in labelled(self.y.ticks()):
             at = self.y(value)
             yield f'<line class="grid" x1="{self.left}" x2="{self.width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            yield f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{number(value)}</text>'
+            yield f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{text}</text>'
         transform = f"translate(12 {(TOP + self.height - BOTTOM) / 2:.0f}) rotate(-90)"
         yield f'<text class="label" transform="{transform}" text-anchor="middle">{escape(self.labels[1])}</text>'
 

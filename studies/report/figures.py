@@ -14,7 +14,7 @@ from ..methods import scheduling
 from ..statistics.aggregates import performance_profile
 from ..study.objectives import MINIMIZE
 from .content import BandView, CurvesView, DimensionView, ReportView
-from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Parallel, Scale, Ticks, extent, number
+from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Parallel, Scale, Ticks, brief, extent, labelled, number
 
 FIRST, AFTER_NONE, LAST = 0.03, 0.16, 0.97  # places of an axis's first value, of that after "none", and of its last
 MOST_AXES = 14  # in parallel coordinates, and slices; the most important hyperparameters are report
@@ -188,7 +188,7 @@ def axis(dimension: DimensionView, values: Sequence[Any], start: float, end: flo
     scale = Scale(min(values), max(values), start, end, dimension.axis)
     whole = all(isinstance(value, int) for value in values)
     ticks = [value for value in scale.ticks(5) if not whole or float(value).is_integer()]
-    return scale, [(scale(value), number(value)) for value in ticks]
+    return scale, [(scale(value), text) for value, text in labelled(ticks)]
 
 
 def axis_with_none(dimension: DimensionView, values: Sequence[Any]) -> tuple[Place, Ticks]:
@@ -216,7 +216,7 @@ def parallel(report: ReportView) -> Parallel | None:
         position, ticks = axis(dimension, values, 0.0, 1.0)
         places.append(position)
         axes.append((dimension.name, ticks))
-    axes.append((report.objective, [(scale(value), number(value)) for value in scale.ticks(6)]))
+    axes.append((report.objective, [(scale(value), text) for value, text in labelled(scale.ticks(6))]))
     lines = []
     for trial in (trial for trial in reversed(report.ranked) if trial in trials):
         measured = [value_of(trials[trial], dimension) for dimension in dimensions]
@@ -238,7 +238,7 @@ def slices(report: ReportView) -> list[Chart]:
             continue
         place, ticks = axis_with_none(dimension, [*values.values()])
         few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]
-        few = [(at, text[:10]) for at, text in few]
+        few = [(at, brief(text)) for at, text in few]
         labels, ends = (name, report.objective), extent(results.values())
         chart = Chart(f"results by {name}", (0, 1), ends, labels, width=300, height=210, left=46, x_ticks=few)
         for color in range(COLORS):

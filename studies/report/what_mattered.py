@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..analysis.importance import CLEAR, PairView, ShareView
 from .content import ReportView
-from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Ticks, extent, number
+from .drawing import BOTTOM, COLORS, LETTER, TOP, Chart, Ticks, brief, extent, number
 from .figures import MOST_AXES, axis_with_none, chosen_dimensions, colors, value_of
 
 MOST_CLOUDS = 3  # pairs whose trials are report
@@ -66,7 +66,7 @@ def _cloud(report: ReportView, one: str, other: str) -> Chart:
     (x, x_ticks), (y, y_ticks) = (
         axis_with_none(dimensions[name], values) for name, values in zip((one, other), sides, strict=True)
     )
-    texts = [(at, text[:10]) for at, text in y_ticks]
+    texts = [(at, brief(text)) for at, text in y_ticks]
     chart = _small(f"results by {one} and {other}", (0, 1), (one, other), x_ticks, left=66, y_ticks=texts)
     for color in (f"q{index}" for index in range(COLORS)):
         colored = (pair for trial, *pair in zip(trials, *sides, strict=True) if of[trial.number] == color)
@@ -123,5 +123,5 @@ def _small(
     y_ticks: Ticks | None = None,
 ) -> Chart:
     """Return a small chart with a hyperparameter as its horizontal axis."""
-    few = [(at, text[:10]) for at, text in (ticks if len(ticks) <= 4 else ticks[:: -(-len(ticks) // 4)])]
+    few = [(at, brief(text)) for at, text in (ticks if len(ticks) <= 4 else ticks[:: -(-len(ticks) // 4)])]
     return Chart(title, (0, 1), y, labels, width=300, height=210, left=left, x_ticks=few, y_ticks=y_ticks)

@@ -31,7 +31,7 @@ from rekindle.studies.report.content import (
     WorkView,
 )
 from rekindle.studies.report.data import report_view
-from rekindle.studies.report.drawing import LETTER, Chart, escape
+from rekindle.studies.report.drawing import LETTER, Chart, Scale, brief, escape, labelled
 from rekindle.studies.report.markup import prose
 from rekindle.studies.report.matplotlib_figures import figure_of
 from rekindle.studies.report.page import page, write_report
@@ -304,6 +304,29 @@ def test_a_study_with_few_configurations_has_importances_but_no_marginals(tmp_pa
     assert few.marginals == []
     assert {"Importance of hyperparameters", "Slices"} < set(parts(page([few])))
     assert set(parts(page([enough]))) - set(parts(page([few]))) == {"Marginals"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "form", "labels"),
+    [
+        (499.85, 500.0, "linear", "499.85 499.9 499.95 500"),
+        (12345.0, 12349.0, "linear", "12345 12346 12347 12348 12349"),
+        (0.0, 3e-12, "linear", "0 1e-12 2e-12 3e-12"),
+        (0.9, 0.99999, "near one", "0.9 0.99 0.999 0.9999 0.99999"),
+        (0.0, 0.5, "linear", "0 0.1 0.2 0.3 0.4 0.5"),
+    ],
+)
+def test_labels_of_an_axis_tell_its_values_apart(low: float, high: float, form: str, labels: str) -> None:
+    scale = Scale(low, high, 0, 100, form)
+    ticks = labelled(scale.ticks())
+    assert " ".join(text for _, text in ticks) == labels
+    assert [scale(float(text)) for _, text in ticks] == pytest.approx([scale(value) for value, _ in ticks])
+    shown = Chart("c", (0, 1), (low, high), ("epoch", "return")).svg() if form == "linear" else ""
+    assert all(f'text-anchor="end">{text}</text>' in shown for _, text in ticks if shown)
+
+
+def test_a_long_number_is_not_cut_to_another_one() -> None:
+    assert (brief("1000000.001"), brief("nature_cnn_of_1998")) == ("1000000.001", "nature_cnn")
 
 
 def test_a_value_of_none_has_a_place_of_its_own_in_each_drawing(sqlite_url: str) -> None:
