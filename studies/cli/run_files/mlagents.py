@@ -114,7 +114,7 @@ def convert(
         content["env"] = {**environment, "parameters": parameters}
     elif env:
         content["env"] = env
-    content["env_steps"] = int(max(part.settings.number("max_steps") for part in behaviors))
+    content["env_steps"] = max(part.settings.count("max_steps") for part in behaviors)
     snapshots = [_snapshots(part.settings, int(values.get("epoch_steps", EPOCH))) for part in behaviors]
     if snapshots[0] is not None:
         content["snapshots"] = snapshots[0]
@@ -246,7 +246,7 @@ def _snapshots(settings: Settings, epoch_steps: int) -> str | None:
     keep, interval = settings.take("keep_checkpoints"), settings.take("checkpoint_interval")
     if keep is None and interval is None:
         return None
-    kept = int(settings.number("keep_checkpoints", 5))  # ML-Agents' default
+    kept = settings.count("keep_checkpoints", 5)  # ML-Agents' default
     if interval is None:
         return str(kept)
     return f"every:{max(1, round(settings.number('checkpoint_interval') / epoch_steps))}:{kept}"
@@ -270,15 +270,15 @@ def _hyperparameters(trainer: str, settings: Settings) -> dict[str, Any]:
 
 
 def _rollouts_of_ppo(settings: Settings) -> dict[str, Any]:
-    size, batch = (int(settings.number(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size"))
-    steps = min(int(settings.number("time_horizon", 64)), size)
+    size, batch = (settings.count(f"hyperparameters.{name}") for name in ("buffer_size", "batch_size"))
+    steps = min(settings.count("time_horizon", 64), size)
     envs = max(1, size // steps)
     return {"num_steps": steps, "num_envs": envs, "num_minibatches": _divisor(steps * envs, size / batch)}
 
 
 def _memory_of_sac(settings: Settings) -> dict[str, Any]:
-    values = {name: int(settings.number(f"hyperparameters.{name}")) for name in ("buffer_size", "batch_size")}
-    starts = int(settings.number("hyperparameters.buffer_init_steps", 0, "learning_starts"))
+    values = {name: settings.count(f"hyperparameters.{name}") for name in ("buffer_size", "batch_size")}
+    starts = settings.count("hyperparameters.buffer_init_steps", 0, "learning_starts", least=0)
     values["learning_starts"] = max(starts, values["batch_size"])  # the first batch needs as many
     steps = max(1, int(settings.number("hyperparameters.steps_per_update")))
     return values | {"num_envs": 1, "num_steps": steps, "num_updates": 1}
@@ -291,7 +291,7 @@ def _schedules(trainer: str, settings: Settings) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     default = settings.take("hyperparameters.learning_rate_schedule")
-    horizon = int(settings.number("max_steps"))
+    horizon = settings.count("max_steps")
     for theirs, (ours, last) in SCHEDULES.items():
         path = f"hyperparameters.{theirs}_schedule"
         if trainer == "sac" and theirs != "learning_rate" and path not in settings.values:

@@ -83,6 +83,7 @@ DIRECT = {
     **{"line_search_max_iter": "line_search_steps", "n_critic_updates": "update_epochs"},
 }
 NATURE = 512  # features of Stable-Baselines3's encoder of images
+LARGEST_LOG = 700.0  # whose exponential is finite; no task takes as large a deviation
 LEAST = 1e-12  # where a schedule that ends at 0 ends here
 NOISES = {"normal": "gaussian", "ornstein-uhlenbeck": "ou"}
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu"}
@@ -214,14 +215,17 @@ class _Entry:
         self.departures: list[str] = []
         policy = str(self.take("policy", default=""))
         self.images, self.memory, self.linear = policy.startswith("Cnn"), "Lstm" in policy, policy.startswith("Linear")
-        self.steps = int(self.number("n_timesteps", default=0))
-        self.num_envs = int(self.number("n_envs", "num_envs"))
+        self.steps = self.settings.count("n_timesteps", 0, least=0)
+        self.num_envs = self.count("n_envs", "num_envs")
 
     def take(self, path: str, name: str | None = None, default: Any = None) -> Any:
         return self.settings.take(path, default, name)
 
     def number(self, path: str, name: str | None = None, default: Any = None) -> float:
         return self.settings.number(path, default, name)
+
+    def count(self, path: str, name: str | None = None, least: int = 1) -> int:
+        return self.settings.count(path, name=name, least=least)
 
     def set(self, path: str, name: str, value: Any) -> None:
         """Set the hyperparameter that a setting becomes."""
@@ -288,22 +292,24 @@ class _Entry:
         on_policy = "gae_lambda" in self.settings.values
         optimizer, eps = ("Adam", 1e-5 if on_policy else 1e-8)
         if self.algorithm == "qrdqn":
-            eps = 0.01 / self.number("batch_size", "batch_size")
+            eps = 0.01 / self.count("batch_size", "batch_size")
         if self.take("use_rms_prop", "optimizer.name"):
             optimizer, eps = "RMSprop", self.number("rms_prop_eps", "optimizer.eps")
         else:
             self.take("rms_prop_eps")
         optimizer = self.take("policy_kwargs.optimizer_class", "optimizer.name", optimizer)
-        options = dict(self.take("policy_kwargs.optimizer_kwargs", "optimizer.eps", {}))
-        if optimizer not in OPTIMIZERS:
+        options = self.settings.mapping("policy_kwargs.optimizer_kwargs", "optimizer.eps")
+        if str(optimizer) not in OPTIMIZERS:
             self.depart("policy_kwargs.optimizer_class", "Adam instead")
             optimizer = "Adam"
         if optimizer == "RMSpropTFLike":
             self.depart("policy_kwargs.optimizer_class", "RMSprop, whose eps is outside of the root")
-        values = {"name": OPTIMIZERS[optimizer], "eps": float(options.pop("eps", eps))}
+        values = {"name": OPTIMIZERS[optimizer], "eps": self.settings.as_number("eps", options.pop("eps", eps))}
         if optimizer != "AdamW" and not options.get("weight_decay"):
             options.pop("weight_decay", None)
         betas = options.pop("betas", [0.5, 0.999] if self.algorithm == "crossq" else [0.9, 0.999])
+        if not isinstance(betas, list) or len(betas) != 2:
+            raise ValueError(f"{self.settings.location}: betas must be two numbers, but got {betas!r}; mend it")
         if values["name"] in ("adam", "adamw"):
             values |= {"beta1": betas[0], "beta2": betas[1]}
         if values["name"] == "rmsprop":
@@ -333,11 +339,10 @@ class _Entry:
         architecture = self.take(f"{kwargs}net_arch", "model.hidden")
         if architecture is None:
             architecture = [] if self.images else ARCHITECTURES[self.algorithm]
-        parts = architecture if isinstance(architecture, Mapping) else {"pi": architecture, "vf": architecture}
-        actor, critic = (list(part or ()) for part in (parts.get("pi", []), parts.get("vf", parts.get("qf", []))))
+        actor, critic = self._units(architecture)
         if self.images:
-            features = dict(self.take(f"{kwargs}features_extractor_kwargs", "model.hidden", {}))
-            first = [int(features.pop("features_dim", NATURE))]
+            features = self.settings.mapping(f"{kwargs}features_extractor_kwargs", "model.hidden")
+            first = [self.settings.as_count("features_dim", features.pop("features_dim", NATURE))]
             actor, critic = [first[0], *actor], [first[0], *critic]
             self.values["model.encoder"] = "nature"
             self.values["model.shared_critic"] = actor == critic == first
@@ -357,11 +362,32 @@ class _Entry:
             self.values["model.critic_hidden"] = critic
         return actor
 
+    def _units(self, architecture: Any) -> tuple[list[int], list[int]]:
+        """Return the units of the actor's and of the critic's hidden layers.
+
+        Before Stable-Baselines3 1.8, a list's last element told those apart, and layers before it were shared.
+        """
+        setting = "policy_kwargs.net_arch"
+        *shared, last = architecture if isinstance(architecture, list) and architecture else [None]
+        if not isinstance(last, Mapping):
+            shared, last = [], architecture
+        elif shared:
+            self.depart(setting, f"{shared} for each of actor and critic, which share none")
+        parts = last if isinstance(last, Mapping) else {"pi": last, "vf": last}
+        both = parts.get("pi", []), parts.get("vf", parts.get("qf", []))
+        if not all(isinstance(part, list | tuple | None) for part in both):
+            law = f"{self.settings.location}: {setting} must be a list of units, or one for each of pi and vf"
+            raise ValueError(f"{law}, but got {architecture!r}; mend it")
+        actor, critic = (
+            [self.settings.as_count(setting, units) for units in [*shared, *(part or ())]] for part in both
+        )
+        return actor, critic
+
     def _activation(self) -> None:
         """Set the activation of hidden layers."""
         default = "ReLU" if self.images or "gae_lambda" not in self.settings.values else "Tanh"
         activation = self.take("policy_kwargs.activation_fn", "model.activation", default)
-        if activation not in ACTIVATIONS or ACTIVATIONS[activation] not in self.space["model.activation"].values:
+        if str(activation) not in ACTIVATIONS or ACTIVATIONS[activation] not in self.space["model.activation"].values:
             self.depart("policy_kwargs.activation_fn", f"{default} instead")
             activation = default
         self.values["model.activation"] = ACTIVATIONS[activation]
@@ -387,7 +413,9 @@ class _Entry:
         """Set the initial deviation of actions."""
         on_policy, sde = "gae_lambda" in self.settings.values, bool(self.take("use_sde", "use_sde"))
         log_std = self.number("policy_kwargs.log_std_init", default=0.0 if on_policy else -3.0)
-        std = math.exp(log_std) * (math.sqrt(width) if sde else 1)  # ours is that of the action where all z are 1
+        std = math.exp(min(log_std, LARGEST_LOG)) * (
+            math.sqrt(width) if sde else 1
+        )  # ours is that of the action where all z are 1
         if on_policy:
             self.set("policy_kwargs.log_std_init", "model.std_init", std)
         elif sde:
@@ -398,7 +426,7 @@ class _Entry:
             self.values["sde_sample_freq"] = every if on_policy or every != -1 else self._train_freq()
 
     def _rollouts(self) -> None:
-        steps = int(self.number("n_steps", "num_steps"))
+        steps = self.count("n_steps", "num_steps")
         self.values["num_steps"] = steps
         if "ent_coef" in self.space:
             self.values["ent_coef"] = self.take("ent_coef", "ent_coef")
@@ -406,7 +434,7 @@ class _Entry:
         total = self.num_envs if self.memory else steps * self.num_envs
         if self.take("batch_size", "num_minibatches") is not None:
             size = steps * self.num_envs
-            wanted = max(1, size / int(self.number("batch_size", "num_minibatches")))
+            wanted = max(1, size / self.count("batch_size", "num_minibatches"))
             parts = min(_divisors(total), key=lambda count: abs(math.log(count / wanted)))
             self.values["num_minibatches"] = parts
             if parts != wanted:
@@ -422,35 +450,39 @@ class _Entry:
             self.depart("learning_rate", "constant instead")
             rate = rate.partition("_")[2]
         self.values["lr"] = self.settings.as_number("learning_rate", rate)
-        directions = int(self.number("n_delta", "deltas"))
-        self.values["top_fraction"] = int(self.number("n_top", "top_fraction", directions)) / directions
+        directions = self.count("n_delta", "deltas")
+        self.values["top_fraction"] = self.settings.count("n_top", directions, "top_fraction") / directions
         if self.linear:
             self.values["model.layers"] = 0
             self.depart("policy", "with biases")
             return
-        widths = list(self.take("policy_kwargs.net_arch", "model.hidden", ARCHITECTURES["ars"]))
+        widths, _ = self._units(self.take("policy_kwargs.net_arch", "model.hidden", ARCHITECTURES["ars"]))
         self.values |= {"model.hidden": widths} if widths else {"model.layers": 0}
-        self.values["model.activation"] = ACTIVATIONS[
-            self.take("policy_kwargs.activation_fn", "model.activation", "ReLU")
-        ]
+        self._activation()
         if self.take("policy_kwargs.squash_output", default=True):
             self.departures.append("policy_kwargs.squash_output: True (actions in a Box are clipped instead)")
 
     def _train_freq(self) -> int:
         value = self.settings.values["train_freq"]
         count, unit = value if isinstance(value, list) and len(value) == 2 else (value, "step")
-        return int(self.settings.as_number("train_freq", count)) if unit == "step" else 1
+        return self.settings.as_count("train_freq", count) if unit == "step" else 1
 
     def _replay(self) -> None:
-        frequency, gradients = self.take("train_freq", "num_steps"), int(self.number("gradient_steps", "num_updates"))
+        frequency, gradients = (
+            self.take("train_freq", "num_steps"),
+            self.count("gradient_steps", "num_updates", least=-1),
+        )
         steps = self._train_freq()
         if isinstance(frequency, list) and frequency[1] != "step":
             self.depart("train_freq", f"{steps} step instead, with one gradient step per environment step")
             gradients = -1
         updates = steps * self.num_envs if gradients < 0 else gradients
         self.values |= {"num_steps": steps, "num_updates": max(1, updates)}
-        batch, starts = (int(self.number(name, name)) for name in ("batch_size", "learning_starts"))
-        n_step = int(self.number("n_steps", "n_step"))
+        batch, starts = (
+            self.count("batch_size", "batch_size"),
+            self.count("learning_starts", "learning_starts", least=0),
+        )
+        n_step = self.count("n_steps", "n_step")
         least = max(batch, n_step * self.num_envs)
         if starts < least:
             self.depart("learning_starts", f"{least}, which a batch needs")
@@ -462,7 +494,7 @@ class _Entry:
             else:
                 self.depart("exploration_fraction", "the default of exploration.horizon, as there is no n_timesteps")
         interval = self.take("target_update_interval")
-        interval = None if interval is None else int(self.number("target_update_interval"))
+        interval = None if interval is None else self.count("target_update_interval", least=0)
         if "target_interval" in self.space:  # in gradient steps, theirs in environment steps, between gradient steps
             of_steps = max((interval or 1) // self.num_envs, 1) * updates / steps
             self.set("target_update_interval", "target_interval", max(1, updates, round(of_steps)))
@@ -471,7 +503,7 @@ class _Entry:
         self._entropy()
         self._noise()
         if self.take("replay_buffer_class") == "HerReplayBuffer":
-            goals = self.take("replay_buffer_kwargs.n_sampled_goal", default=4)
+            goals = self.settings.count("replay_buffer_kwargs.n_sampled_goal", 4)
             strategy = self.take("replay_buffer_kwargs.goal_selection_strategy", default="future")
             self.set("replay_buffer_class", "replay.relabel", strategy)
             self.set("replay_buffer_kwargs.goal_selection_strategy", "replay.relabel", strategy)
@@ -504,9 +536,10 @@ class _Entry:
         if noise is None:
             self.values["exploration.noise"] = "none"
             return
-        ours = next((ours for theirs, ours in NOISES.items() if theirs in noise), None)
+        ours = next((ours for theirs, ours in NOISES.items() if theirs in str(noise)), None)
         if ours is None:
-            raise ValueError(f"noise_type must be {' or '.join(NOISES)}, but got {noise!r}")
+            law = f"{self.settings.location}: noise_type must be {' or '.join(NOISES)}"
+            raise ValueError(f"{law}, but got {noise!r}; mend it")
         if ours == "ou":
             self.depart("noise_type", "correlated for a hundredth of the time, as in the paper")
         self.values |= {"exploration.noise": ours, "exploration.std": std}
@@ -534,7 +567,7 @@ class _Entry:
         kwargs = {name.partition(".")[2]: self.take(name) for name in self.entry if name.startswith("env_kwargs.")}
         wrappers = [*spec.get("wrappers", []), *map(self._wrapper, _names(self.take("env_wrapper")))]
         if frames := self.take("frame_stack"):
-            stack = {"stack_size": int(self.settings.as_number("frame_stack", frames)), "padding_type": "zero"}
+            stack = {"stack_size": self.settings.as_count("frame_stack", frames), "padding_type": "zero"}
             wrappers.append({"entry_point": "gymnasium.wrappers:FrameStackObservation", "kwargs": stack})
         if kwargs:
             spec["kwargs"] = kwargs | dict(spec.get("kwargs", {}))

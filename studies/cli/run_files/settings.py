@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -42,9 +43,31 @@ class Settings:
     def as_number(self, path: str, value: Any) -> float:
         """Return a setting's value, or a part of it, as a number."""
         try:
-            return float(value)
+            number = float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{self.location}: {path} must be a number, but got {value!r}; mend it") from None
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"{self.location}: {path} must be a number, but got {value!r}; mend it")
+        return number
+
+    def count(self, path: str, default: Any = None, name: str | None = None, least: int = 1) -> int:
+        """Return a setting that must be a whole number."""
+        return self.as_count(path, self.take(path, default, name), least)
+
+    def as_count(self, path: str, value: Any, least: int = 1) -> int:
+        """Return a setting's value, or a part of it, as a count."""
+        number = self.as_number(path, value)
+        if not number.is_integer() or number < least:
+            law = f"{self.location}: {path} must be a whole number, at least {least}"
+            raise ValueError(f"{law}, but got {value!r}; mend it")
+        return int(number)
+
+    def mapping(self, path: str, name: str | None = None) -> dict[str, Any]:
+        """Return a setting that must hold others by name."""
+        value = self.take(path, {}, name)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{self.location}: {path} must hold settings by name, but got {value!r}; mend it")
+        return dict(value)
 
     def have(self, prefix: str) -> bool:
         """Return whether a section has settings, or is there and empty."""

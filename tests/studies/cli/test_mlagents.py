@@ -227,6 +227,9 @@ def test_sections_of_older_releases_are_listed(file: Path, cli: Cli) -> None:
             "time_horizon: long",
             "mlagents.yaml: behavior Pyramids: time_horizon must be a number, but got 'long'; mend it",
         ),
+        ("time_horizon: 128", "time_horizon: 0", "time_horizon must be a whole number, at least 1, but got 0; mend it"),
+        ("batch_size: 128", "batch_size: 0", "batch_size must be a whole number, at least 1, but got 0; mend it"),
+        ("max_steps: 3.0e6", "max_steps: .inf", "Pyramids: max_steps must be a number, but got inf; mend it"),
         (
             "time_horizon: 128",
             "self_play: {save_steps: many}",

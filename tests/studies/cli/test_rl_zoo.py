@@ -183,6 +183,54 @@ def test_a_memory_is_that_of_rl_zoo(convert: Callable[..., Any]) -> None:
     assert hp["num_minibatches"] == 1  # of 128 steps, the default
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        ("ppo", "batch_size: 0", "batch_size must be a whole number, at least 1, but got 0; mend it"),
+        ("ppo", "n_envs: 0", "n_envs must be a whole number, at least 1, but got 0"),
+        ("ppo", "n_steps: 1.5", "n_steps must be a whole number, at least 1, but got 1.5"),
+        ("ppo", "n_steps: .inf", "n_steps must be a number, but got inf"),
+        ("ppo", "policy_kwargs: {net_arch: 64}", "net_arch must be a list of units, or one for each of pi and vf, but"),
+        ("ppo", "policy_kwargs: {net_arch: [wide]}", "policy_kwargs.net_arch must be a number, but got 'wide'"),
+        ("ppo", "policy_kwargs: {optimizer_kwargs: 3}", "optimizer_kwargs must hold settings by name, but got 3"),
+        ("ppo", "policy_kwargs: {optimizer_kwargs: {betas: 3}}", "betas must be two numbers, but got 3"),
+        ("ppo", "policy_kwargs: {log_std_init: 1000}", "a value that ppo does not take: model.std_init"),
+        ("td3", "noise_type: 3", "E-v0: noise_type must be normal or ornstein-uhlenbeck, but got 3; mend it"),
+        ("ars", "n_delta: 0", "n_delta must be a whole number, at least 1, but got 0"),
+        (
+            "sac",
+            "replay_buffer_class: HerReplayBuffer, replay_buffer_kwargs: {n_sampled_goal: -1}",
+            "n_sampled_goal must be a whole number, at least 1, but got -1",
+        ),
+    ],
+)
+def test_a_value_that_is_none_of_its_setting_is_named(
+    algorithm: str, settings: str, message: str, tmp_path: Path, cli: Cli
+) -> None:
+    (file := tmp_path / f"{algorithm}.yml").write_text(f"E-v0: {{policy: M, {settings}}}")
+    status, _, errors = cli("import-config", str(file))
+    assert (status, message in errors) == (2, True), errors
+
+
+def test_networks_of_older_files_end_with_what_is_not_shared(convert: Callable[..., Any]) -> None:
+    """As entries of rl-zoo3 before 2.0 do, for Stable-Baselines3 before 1.8."""
+    text = "E-v0: {{policy: MlpPolicy, policy_kwargs: 'dict(net_arch=[{}dict(pi=[64, 32], vf=[16])])'}}"
+    result = convert("ppo", text.format(""))
+    values = result["config"]["hyperparameters"]
+    assert (values["model.hidden"], values["model.critic_hidden"], result["without"]) == ([64, 32], [16], [])
+    result = convert("ppo", text.format("128, "))
+    values = result["config"]["hyperparameters"]
+    assert (values["model.hidden"], values["model.critic_hidden"]) == ([128, 64, 32], [128, 16])
+    assert "([128] for each of actor and critic, which share none)" in result["without"][0]
+
+
+def test_an_activation_that_random_search_lacks_is_listed(convert: Callable[..., Any]) -> None:
+    text = "E-v0: {policy: MlpPolicy, policy_kwargs: 'dict(activation_fn=nn.LeakyReLU)'}"
+    result = convert("ars", text)
+    assert result["config"]["hyperparameters"]["model.activation"] == "relu"
+    assert "policy_kwargs.activation_fn: LeakyReLU (ReLU instead)" in result["without"]
+
+
 def test_settings_without_a_counterpart_are_refused_by_name(tmp_path: Path, cli: Cli) -> None:
     cases = [
         ("mine", "E-v0: {policy: MlpPolicy}", (), "has the name of its algorithm (ppo_lstm, a2c"),
