@@ -42,7 +42,7 @@ class Behaviours(Task):
     """
 
     name = "behaviours"
-    version = 4
+    version = 5
     learner: ClassVar[type[Learner]] = BehavioursLearner
 
     def predict(

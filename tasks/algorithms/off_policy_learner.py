@@ -201,13 +201,15 @@ class OffPolicyLearner(Learner):
             if self.turns is not None:
                 assert present is not None
                 assert self.envs.present is not None
-                self.replay.add(**self.turns.step(obs, present, actions, step, self.envs.present))
+                fields = self.turns.step(obs, present, actions, step, self.envs.present)
             else:
                 fields = {"obs": obs, "action": actions, **step._asdict()}
-                self.replay.add(**fields, **({} if present is None else {PRESENT: present}))
+                fields |= {} if present is None else {PRESENT: present}
+            self.replay.add(**fields)
             ended = step.terminated | step.truncated
-            if self.rewards is not None:
-                self.rewards.learn(step.reward[None], ended[None])
+            if self.rewards is not None:  # its moments are those of the transitions that are learned from
+                counted = None if present is None else fields[PRESENT][None]
+                self.rewards.learn(fields["reward"][None], ended[None], counted)
             self.end_episodes(ended)
         self.env_steps += hp.num_steps * hp.num_envs
 

@@ -86,9 +86,9 @@ class GAIL(Signal):
         self.draws = Draws(learner.keys("gail"), (2, batch))
         return {"learned": self.trained, "whitening": self.whitening, "bottleneck": self.bottleneck}
 
-    def observe(self, batch: Mapping[str, Tensor]) -> None:
+    def observe(self, batch: Mapping[str, Tensor], counted: np.ndarray | None = None) -> None:
         if self.whitening is not None:
-            self.whitening.update(batch["obs"].cpu().numpy())
+            self.whitening.update(batch["obs"].cpu().numpy(), counted)
 
     def _inputs(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         """Return the discriminator's inputs (P, B, inputs) for obs and actions."""

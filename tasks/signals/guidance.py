@@ -163,10 +163,12 @@ class ActiveGuidance(Guidance, Composite):
         steps = {"obs": rollout.obs[:, :-1], "actions": rollout.actions, "next_obs": rollout.next_obs}
         steps = {name: x.flatten(1, 2).contiguous() for name, x in steps.items()}
         rows: list[Tensor] = []
+        counted = None if rollout.present is None else rollout.present.cpu().numpy() > 0
         for signal in self.signals:
-            signal.observe(steps)
+            signal.observe(steps, None if counted is None else counted.swapaxes(0, 1).reshape(counted.shape[1], -1))
             rewards = _in_time(signal.rewards(steps), rollout)
-            rewards = signal.hp.strength * torch.from_numpy(signal.normalize(rewards.cpu().numpy())).to(rewards)
+            scaled = signal.normalize(rewards.cpu().numpy(), counted)
+            rewards = signal.hp.strength * torch.from_numpy(scaled).to(rewards)
             values, next_values = evaluate_values(rollout, signal.critic)
             if not signal.episodic:  # the return continues with the first step of the next episode
                 last = _in_time(signal.critic(rollout.obs[:, -1].contiguous()), rollout)

@@ -53,9 +53,9 @@ class RND(Signal):
         self.scale = ReturnScale(learner.members, learner.hp.num_envs, gamma.cpu().double().numpy())
         return {"learned": self.trained, "whitening": self.whitening, "scale": self.scale}
 
-    def observe(self, batch: Mapping[str, Tensor]) -> None:
+    def observe(self, batch: Mapping[str, Tensor], counted: np.ndarray | None = None) -> None:
         if self.whitening is not None:
-            self.whitening.update(batch["next_obs"].cpu().numpy())
+            self.whitening.update(batch["next_obs"].cpu().numpy(), counted)
 
     def observe_rewards(self, rewards: Tensor) -> None:
         self.scale.update(rewards.unsqueeze(-1).cpu().numpy())
@@ -78,8 +78,8 @@ class RND(Signal):
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
         return self._error(self.trained.views, batch["next_obs"])
 
-    def normalize(self, rewards: np.ndarray) -> np.ndarray:
-        return self.scale(rewards)
+    def normalize(self, rewards: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
+        return self.scale(rewards, counted)
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
         return average(self._error(self.trained.leaves, batch["next_obs"]), batch.get("weights")), {}
@@ -91,7 +91,10 @@ class ReturnScale(ReturnMoments):
     The sums do not end with episodes.
     """
 
-    def __call__(self, rewards: np.ndarray) -> np.ndarray:
-        """Update the statistics with rewards (T, P, N), and return them scaled."""
-        self.learn(rewards, np.zeros(rewards.shape, bool))
+    def __call__(self, rewards: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
+        """Update the statistics with rewards (T, P, N), and return them scaled.
+
+        `counted` (T, P, N) selects steps; None takes all. The others add nothing to the sums.
+        """
+        self.learn(rewards if counted is None else rewards * counted, np.zeros(rewards.shape, bool), counted)
         return (rewards / self.deviation).astype(np.float32)

@@ -147,8 +147,11 @@ class Signal(Composite):
         """Build `trained`, and return the parts of the state besides the critic."""
         raise NotImplementedError
 
-    def observe(self, batch: Mapping[str, Tensor]) -> None:
-        """Update the running statistics of observations with new steps, as in `rewards`."""
+    def observe(self, batch: Mapping[str, Tensor], counted: np.ndarray | None = None) -> None:
+        """Update the running statistics of observations with new steps, as in `rewards`.
+
+        `counted` (P, B) selects steps; None takes all.
+        """
 
     def observe_rewards(self, rewards: Tensor) -> None:
         """Update the statistics of rewards with those (P, B) of replayed steps."""
@@ -165,8 +168,11 @@ class Signal(Composite):
         """
         raise NotImplementedError
 
-    def normalize(self, rewards: np.ndarray) -> np.ndarray:
-        """Update the statistics with rewards (T, P, N), and return them scaled."""
+    def normalize(self, rewards: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
+        """Update the statistics with rewards (T, P, N), and return them scaled.
+
+        `counted` (T, P, N) selects steps; None takes all.
+        """
         return rewards
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:

@@ -183,6 +183,54 @@ def test_the_initial_policy_stays_in_the_pool_if_it_plays() -> None:
     assert torch.equal(packed(pool.past, 0), initial)
 
 
+@pytest.mark.parametrize("env", [HUNT, NIM])
+def test_rewards_are_scaled_by_the_transitions_that_are_learned_from(env: str) -> None:
+    name = "hunter" if env == HUNT else "player"
+    replay = {"algorithm": "sac", "scale_reward": True, "learning_starts": 32, "batch_size": 16, "model.width": 16}
+    playing = SELF_PLAY if env == NIM else {}
+    values = {**replay, "buffer_size": 1000, **{f"self_play.{option}": x for option, x in playing.items()}}
+    rest: dict[str, Any] = {"deer.num_steps": 16} if env == HUNT else {}
+    rest |= {"epoch_steps": 64, "num_envs": 2, **{f"{name}.{key}": x for key, x in values.items()}}
+    task = Behaviours(env, seed=5).init(**rest)
+    task.fit(1)
+    learner = task.member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    soft = learner.learners[name]
+    replayed, gamma = soft.replay, 0.99
+    table = replayed.numbers[0, : replayed.steps]
+    rewards, *ends = (table[..., replayed.columns[field]] for field in ("reward", "terminated", "truncated"))
+    counted, ended = replayed.images["present"][0, : replayed.steps] > 0, np.maximum(*ends) > 0
+    assert 0 < counted.mean() < 1  # agents are absent, wait, or are played by past policies
+    running, returns = np.zeros(len(rewards[0])), []
+    for reward, count, over in zip(rewards, counted, ended, strict=True):
+        running = gamma * running + reward
+        returns += running[count].tolist()
+        running[over] = 0
+    total = len(returns) + 1e-4  # with the prior, which has a weight of 1e-4, a mean of 0 and a variance of 1
+    variance = (np.square(returns).sum() + 1e-4) / total - (np.sum(returns) / total) ** 2
+    assert soft.rewards.deviation.item() == pytest.approx(np.sqrt(variance + 1e-8), rel=1e-5)
+
+
+def test_statistics_of_a_signal_are_those_of_present_agents() -> None:
+    options = {"hunter.rnd.use": True, "hunter.normalize_obs": True}
+    learner = Behaviours(HUNT, seed=5).init(**SMALL, **options).member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    hunter: Any = learner.learners["hunter"]
+    rnd, collect, present = hunter.guidance.signals[0], hunter.agent.collect, []
+
+    def recorded(*arguments: Any) -> Any:
+        rollout = collect(*arguments)
+        present.append(rollout.present)
+        return rollout
+
+    hunter.agent.collect = recorded
+    learner.run_epoch()
+    counted = torch.cat(present).sum().item()
+    assert 0 < counted < torch.cat(present).numel()
+    for moments in (rnd.whitening, rnd.scale, hunter.agent.obs_normalizer):
+        assert moments.count.item() == pytest.approx(counted + 1e-4)  # the latter is the weight of the prior
+
+
 def test_a_rating_changes_by_what_the_result_exceeds_the_expectation() -> None:
     _, pool = self_play_of(initial_elo=1000.0)
     pool.rate(0, 1.0)
