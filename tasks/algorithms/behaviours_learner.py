@@ -193,6 +193,7 @@ class BehavioursLearner(Learner):
         if self.envs.mode == "restart":
             for view in self.shared.views.values():
                 view.begin_episodes()
+            self.self_play.truncate_all()
 
     def run_block(self) -> list[list[Metrics]]:
         """Train all learners for one block, or end their epoch.
@@ -246,6 +247,7 @@ class BehavioursLearner(Learner):
     def truncate_all(self) -> None:
         for learner in self.learners.values():
             learner.truncate_all()
+        self.self_play.truncate_all()
 
     def updates(self) -> list[int]:
         of_learners = [learner.updates() or [0] * self.members for learner in self.learners.values()]

@@ -147,6 +147,11 @@ class SelfPlay:
         for member, row in zip(*np.nonzero(ended & ~self.view.ghosts), strict=True):
             self.rate(member, float(step.reward[member, row]))
 
+    def truncate_all(self) -> None:
+        """Reset the recurrent states, because the environments are rebuilt."""
+        if self.memory is not None:
+            self.memory.reset(np.ones((1, 1), np.bool_))
+
     def rate(self, member: int, reward: float) -> None:
         """Rate a game by the last reward of a learning agent.
 
@@ -261,6 +266,11 @@ class Sides:
         for pool in self.pools.values():
             team, view = [*self.teams.values()][self.learning_team(env_steps)], pool.view
             view.give(np.tile([slot not in team for slot in view.behaviour.slots], self.shared.envs.num_envs))
+
+    def truncate_all(self) -> None:
+        """Abandon the past policies' running episodes."""
+        for pool in self.pools.values():
+            pool.truncate_all()
 
     def begin_block(self, env_steps: int) -> None:
         """Prepare past policies to act."""

@@ -183,6 +183,18 @@ def test_the_initial_policy_stays_in_the_pool_if_it_plays() -> None:
     assert torch.equal(packed(pool.past, 0), initial)
 
 
+def test_past_policies_forget_the_episodes_of_environments_that_are_rebuilt() -> None:
+    values = {**TestSelfPlay.hyperparameters, "player.model.memory": "gru"}
+    task = Behaviours(EnvSpec(NIM, restore="restart"), seed=5).init(**values)
+    task.fit(1)
+    learner = task.member_ref().learner
+    assert isinstance(learner, BehavioursLearner)
+    memory = learner.self_play.pools["player"].memory.tensors["state"]
+    assert memory.any()
+    learner.begin_epoch()  # new environments, whose policies begin with empty memories
+    assert not memory.any()
+
+
 @pytest.mark.parametrize("env", [HUNT, NIM])
 def test_rewards_are_scaled_by_the_transitions_that_are_learned_from(env: str) -> None:
     name = "hunter" if env == HUNT else "player"
