@@ -60,13 +60,15 @@ def find(info: Mapping[str, Any], name: str) -> Any:
 
 def number(value: Any) -> float | None:
     """Return a value as a number; None if it is not one."""
-    if not isinstance(value, int | float) and hasattr(value, "__array__"):  # of NumPy, torch and others
-        array = np.asarray(value)
-        value = array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
     try:
+        if not isinstance(value, int | float) and hasattr(value, "__array__"):  # of NumPy, torch and others
+            array = np.asarray(value)
+            value = array.item() if array.size == 1 and array.dtype.kind in "biuf" else None
         return float(value) if isinstance(value, int | float) else None
     except OverflowError:  # an integer of hundreds of digits
         return math.inf
+    except Exception:  # noqa: BLE001 - an object of others, such as a tensor with a gradient
+        return None
 
 
 def numbers_in(info: Mapping[Any, Any], prefix: str = "", outer: Sequence[int] = ()) -> Iterator[str]:

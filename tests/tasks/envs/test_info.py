@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rekindle import PPO, EnvSpec
 from rekindle.studies.cli import main
 from rekindle.tasks.envs import EnvSpecError, make_envs
@@ -49,6 +50,19 @@ def test_an_episode_is_reduced_over_the_steps_that_have_the_entry() -> None:
         {},  # without a finite number no episode counts
     ]
     assert info.take_metrics() == [{}, {}]
+
+
+class Refusing:
+    """An object of others whose conversion to an array fails."""
+
+    def __array__(self, *form: Any, **options: Any) -> Any:
+        raise RuntimeError("not now")
+
+
+def test_objects_that_are_no_arrays_are_no_numbers() -> None:
+    gradient = torch.ones(1, requires_grad=True) * 2
+    info = {"loss": gradient, "model": Refusing(), "steps": torch.tensor([3]), "rows": np.arange(3)}
+    assert [*numbers_in(info)] == ["steps"]
 
 
 def test_metrics_are_those_of_the_environment_itself() -> None:
