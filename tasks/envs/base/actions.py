@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedSpace
 from .envs import Array
-from .joined import Joined, Space
+from .joined import Joined, Space, leaves
 from .space_rules import FLAT_SPACES
 from .writers import size_of
 
@@ -29,7 +29,13 @@ class Actions:
                 f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these "
                 f"with bounded Boxes, but action_space is {space}; add a wrapper that turns it into one"
             )
-        if isinstance(space, FLAT_SPACES) and (size := size_of(space)) > MOST_VALUES:
+        size = max(size_of(leaf) for _, leaf in leaves(space.space if isinstance(space, Joined) else space))
+        if not size:
+            raise UnsupportedSpace(
+                f"{env}: an action has at least one number or choice, but action_space is {space}; add a wrapper that "
+                "gives it one, such as Discrete(1)"
+            )
+        if size > MOST_VALUES:
             raise UnsupportedSpace(
                 f"{env}: an action has at most {MOST_VALUES:,} values of choices or numbers, since a policy gives a "
                 f"number for each, but action_space has {size:,}: {reprlib.repr(space)}; split it into several choices "

@@ -45,7 +45,9 @@ class MixedShape(tuple[int, ...]):
 
 def is_image(space: Space) -> bool:
     """Return whether observations of this space are images."""
-    return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and 2 <= len(space.shape) <= 4
+    if not (isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_)):
+        return False
+    return 2 <= len(space.shape) <= 4 and 0 not in space.shape
 
 
 def is_scaled(space: Space) -> bool:

@@ -27,7 +27,12 @@ def test_spaces_of_absurd_sizes_are_refused() -> None:
     seen = spaces.Dict({"place": spaces.Discrete(10_000_000), "speed": spaces.Box(-1, 1, (2,))})
     with pytest.raises(UnsupportedSpace, match=r"Far-v0: an observation has at most 4,000,000 .* has 10,000,002: Dict"):
         Observations(seen, "Far-v0")
-    for space, size in ((spaces.Discrete(10**6), "1,000,000"), (spaces.MultiDiscrete([10**5, 2]), "100,002")):
+    several = Joined(spaces.Tuple([spaces.Discrete(2), spaces.Discrete(10**9)]))
+    for space, size in (
+        (spaces.Discrete(10**6), "1,000,000"),
+        (spaces.MultiDiscrete([10**5, 2]), "100,002"),
+        (several, "1,000,000,000"),
+    ):
         with pytest.raises(UnsupportedSpace, match=f"Far-v0: an action has at most 100,000 .* has {size}: .* split"):
             Actions(space, "Far-v0")
 
@@ -188,6 +193,23 @@ def test_boxes_of_integers_are_rounded() -> None:
     taken = joined.split(np.array([1.6, 0.4, 0.6], np.float32))
     assert whole.contains(taken)
     assert (int(taken["a"]), taken["b"].tolist()) == (2, [False, True])
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(-1, 1, (0,)), spaces.MultiDiscrete([]), Joined(spaces.Tuple([spaces.Box(-1, 1, (0, 2))]))]
+)
+def test_actions_without_a_value_are_refused(space: spaces.Space) -> None:
+    with pytest.raises(UnsupportedSpace, match=r"Test-v0: an action has at least one number or choice, but .* add a"):
+        Actions(space, "Test-v0")
+
+
+def test_many_agents_may_have_more_values_together_than_one_action() -> None:
+    assert Actions(Joined(spaces.Tuple([spaces.Discrete(60_000)] * 2)), "Test-v0").learner_shape == (2,)
+
+
+def test_images_without_pixels_are_no_part_of_an_observation() -> None:
+    space = spaces.Dict(picture=spaces.Box(0, 255, (0, 3), np.uint8), x=spaces.Box(-9, 9, (1,)))
+    assert encode(space, {"picture": np.zeros((0, 3), np.uint8), "x": np.float32([2])}).tolist() == [2]
 
 
 @pytest.mark.parametrize(
