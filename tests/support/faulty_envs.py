@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import deque
 from datetime import datetime
 from pathlib import Path
@@ -906,6 +907,59 @@ class AgedTeam(ParallelEnv):  # type: ignore[misc]  # PettingZoo has no types
         ended, seen = self.of_each(self.t >= 5), self.of_each(np.zeros(1, np.float32))
         self.agents = [] if self.t >= 5 else self.agents
         return seen, self.of_each(0.0), self.of_each(False), ended, self.of_each({})
+
+
+class Gone:
+    """Something that an environment may outlive."""
+
+
+class Keeps(Drift):
+    """Keeps a proxy of what is gone, and a number of 6000 digits."""
+
+    def __init__(self) -> None:
+        self.left, self.board = weakref.proxy(Gone()), 1 << 20_000
+
+
+class Named(Drift):
+    """Names parts of its observation by an integer and by a text."""
+
+    observation_space = spaces.Dict({0: Drift.observation_space, "a": Drift.observation_space})  # type: ignore[dict-item]
+
+    def show(self) -> Any:
+        return {0: np.float32([self.x]), "a": np.float32([2 * self.x])}
+
+
+class Incomparable(spaces.Space[Any]):
+    """A space of the user's own, which cannot be compared."""
+
+
+class Within(Drift):
+    """Has actions of a kind of its own, or none but those of a wrapper."""
+
+    action_space: Any = None
+
+    def __init__(self, has: bool = True) -> None:
+        if has:
+            self.action_space = Incomparable((), np.int64)
+
+
+class Offering(gym.ActionWrapper[Any, Any, Any]):
+    """Offers two actions."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = spaces.Discrete(2)
+
+    def action(self, action: Any) -> int:
+        return int(action)
+
+
+class Defaulting(Drift):
+    """Sets an option of its reset, unless it is given."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.wind = (options or {}).setdefault("wind", 0.5)
+        return super().reset(seed=seed)
 
 
 def die_at(steps: int) -> None:

@@ -86,6 +86,20 @@ class Wrong(gym.Env[Any, Any]):
     action_space: ClassVar = spaces.Discrete(3)
 
 
+class InParts(Silent):
+    """Tells a mask for each choice in its observation."""
+
+    def __init__(self) -> None:
+        super().__init__("rows")
+        masks = spaces.Tuple([spaces.MultiBinary(n) for n in self.sizes])
+        self.observation_space = spaces.Dict({"action_mask": masks, "numbers": self.observation_space["numbers"]})
+
+    def seen(self) -> tuple[Any, dict[str, Any]]:
+        numbers = super().seen()[0]["numbers"]
+        return {"action_mask": tuple(np.split(self.mask, np.cumsum(self.sizes)[:-1])), "numbers": numbers}, {}
+
+
+gym.register("InParts-v0", InParts)
 gym.register("Forbidding-v0", Silent, max_episode_steps=50)
 gym.register("ForbiddingByMethod-v0", Forbidding, kwargs={"told": "method"})
 gym.register("WrongMask-v0", Wrong)

@@ -9,12 +9,13 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from gymnasium import spaces
 from mask_envs import ACTIONS, Forbidding
 from rekindle import A2C, ARS, DQN, PPO, SAC
 from rekindle.tasks.algorithms.continuous.actions import SoftActions
 from rekindle.tasks.algorithms.continuous.entropy import forbidden_entropy
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.envs.base.masks import legal, without_choice
+from rekindle.tasks.envs.base.masks import legal, told_mask, without_choice
 from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.envs.base.spec import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
@@ -168,6 +169,15 @@ def test_a_forbidden_action_is_replaced_by_an_allowed_one() -> None:
 def test_rows_without_a_choice_are_found() -> None:
     masks = np.array([[1, 0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1]])
     assert without_choice(masks, ACTIONS["rows"]).tolist() == [1, 2]
+
+
+def test_a_mask_for_each_choice_is_obeyed_and_learned_from() -> None:
+    task = PPO("mask_envs:InParts-v0").init(**ROLLOUTS)
+    task.fit(2)  # a forbidden action fails
+    assert task.inexact == []
+    assert task.evaluate() > 0
+    rows = [[1, 0, 1], (True, False, True, True)]
+    assert told_mask(rows, spaces.MultiDiscrete([3, 4]), "Test-v0").tolist() == [1, 0, 1, 1, 0, 1, 1]
 
 
 def test_a_mask_without_allowed_actions_is_an_error_that_names_the_step() -> None:

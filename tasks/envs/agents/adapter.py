@@ -29,7 +29,7 @@ from ..base.arrays import ENDS, NUMBERS, is_number
 from ..base.failures import attribute, check_reset, refusal
 from ..base.info import as_dict, find, number
 from ..base.joined import CHOICES
-from ..base.masks import ALLOWS, MASK, OBSERVATION, beside_mask, legal, told_mask, without_choice
+from ..base.masks import ALLOWS, MASK, OBSERVATION, beside_mask, flat, legal, told_mask, without_choice
 from ..base.observations import Observations
 from ..base.spec import IN_INFO, JOINT, EnvSpec, EnvSpecError, with_arrays
 from ..base.writers import size_of
@@ -221,8 +221,8 @@ class JointEnv(gym.Env[Observation, tuple[Any, ...]]):
     def _legal(self, slot: int, action: Any) -> Any:
         """Return an agent's action, or an allowed one in its place."""
         agent, space = self.agents[slot], self.acted[slot]
-        mask = np.asarray(self.last_observations[slot][MASK])
-        if len(without_choice(mask.reshape(1, -1), space)):
+        mask = flat(self.last_observations[slot][MASK])
+        if len(without_choice(mask[None], space)):
             raise EnvSpecError(
                 f"{self.name}: {ALLOWS}, but that of {agent} allows none; fix it, or end the episode there"
             )

@@ -146,6 +146,13 @@ def beside_mask(observation: Space, action: Space) -> spaces.Dict:
     return spaces.Dict({MASK: spaces.Box(0, 1, (width,), np.int8), OBSERVATION: observation})
 
 
+def flat(mask: Any) -> NDArray[Any]:
+    """Return the numbers of a mask, also of one in parts."""
+    if isinstance(mask, list | tuple):
+        return np.concatenate([flat(part) for part in mask]) if mask else np.empty(0)
+    return np.asarray(mask).reshape(-1)
+
+
 def told_mask(mask: Any, space: Space, subject: str) -> NDArray[np.int8]:
     """Return a told mask in the form of `beside_mask`.
 
@@ -155,9 +162,7 @@ def told_mask(mask: Any, space: Space, subject: str) -> NDArray[np.int8]:
         UnsupportedSpace: it does not fit the actions.
         EnvSpecError: an entry is neither 0 nor 1.
     """
-    if isinstance(mask, tuple):
-        mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
-    mask = np.asarray(mask).reshape(-1)
+    mask = flat(mask)
     if isinstance(space, spaces.MultiBinary) and len(mask) == len(sizes_of(space)):
         mask = np.stack([np.ones_like(mask), mask], 1).reshape(-1)
     check_mask(len(mask), space, subject)
@@ -220,14 +225,14 @@ class LegalActions(gym.Wrapper[Any, Any, Any, Any]):
         return self.last_obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        mask = np.asarray(self.last_obs[MASK]).reshape(1, -1)
-        if len(without_choice(mask, self.env.action_space)):
+        mask = flat(self.last_obs[MASK])
+        if len(without_choice(mask[None], self.env.action_space)):
             raise EnvSpecError(
                 f"{self.name}: {ALLOWS}, but {self.steps} steps after a reset it allows none; fix it, or end the "
                 "episode there"
             )
         self.steps += 1
-        result = self.env.step(legal(action, self.last_obs[MASK], self.env.action_space))
+        result = self.env.step(legal(action, mask, self.env.action_space))
         self.last_obs = result[0]
         return result
 

@@ -67,7 +67,8 @@ class Observations:
         self._check_kinds(flat)
         spans = pairwise(accumulate((size_of(leaf) for _, leaf in flat), initial=0))
         self._columns = [(path, slice(*span)) for (path, _), span in zip(flat, spans, strict=True)]
-        self.mask = next((columns for path, columns in self._columns if path == (MASK,)), None)
+        masks = [columns for path, columns in self._columns if _is_of_mask(path)]  # one, or one for each choice
+        self.mask = slice(masks[0].start, masks[-1].stop) if masks else None
         count = self._columns[-1][1].stop if flat else 0
         self._check_numbers(count, bool(images))
         writers = [vector_writer(leaf) for _, leaf in flat]
@@ -174,6 +175,11 @@ class Observations:
         if isinstance(self.shape, MixedShape):
             return np.ascontiguousarray(obs[:, 0, : 4 * self.shape.numbers]).view(np.float32)
         return obs.reshape(len(obs), -1) if self.kind == "vector" else None
+
+
+def _is_of_mask(path: Path) -> bool:
+    """Return whether a part belongs to an action mask."""
+    return path[:1] == (MASK,) and all(isinstance(step, int) for step in path[1:])
 
 
 def _entry(path: Path) -> str:

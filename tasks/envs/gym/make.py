@@ -212,12 +212,19 @@ def action_space_of(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
 
 
 def _present_actions(env: Env, spec: EnvSpec) -> gym.Space[Any] | None:
-    return None if spec.draws_arguments else env.unwrapped.action_space
+    """Return the innermost action space; None if only a wrapper has one."""
+    return None if spec.draws_arguments else attribute(env.unwrapped, "action_space")
+
+
+def _is_other(space: Any, before: Any) -> bool:
+    """Return whether an action space is another, as far as comparable."""
+    comparison: Any = type(space).__eq__
+    return bool(space != before) and (type(space) is not type(before) or comparison is not object.__eq__)
 
 
 def check_actions(env: Env, spec: EnvSpec, actions: gym.Space[Any] | None) -> None:
     """Raise EnvSpecError if an environment's action space is another one than `actions`."""
-    if (space := _present_actions(env, spec)) != actions:
+    if _is_other(space := _present_actions(env, spec), actions):
         raise EnvSpecError(
             f"{spec.id}: all episodes and instances of an environment have one action_space, but at first it was "
             f"{actions} and now it is {space}; make it as large as the largest, and tell by an action mask what is "

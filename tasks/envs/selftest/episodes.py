@@ -59,7 +59,11 @@ def plan_of(env: Env, spec: EnvSpec, draw: int) -> list[Episode]:
 def bits_of(obs: Any, space: gym.Space[Any]) -> bytes:
     """Return the bytes of an observation, without parts that its space lacks."""
     if isinstance(space, gym.spaces.Dict):
-        return b"".join(bits_of(obs[name], part) for name, part in sorted(space.spaces.items()))
+        try:
+            names = sorted(space.spaces)
+        except TypeError:  # texts and integers, for instance
+            names = [*space.spaces]
+        return b"".join(bits_of(obs[name], space.spaces[name]) for name in names)
     if isinstance(space, gym.spaces.Tuple):
         return b"".join(map(bits_of, obs, space.spaces))
     return np.asarray(obs).tobytes()

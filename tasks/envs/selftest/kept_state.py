@@ -9,6 +9,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import _lru_cache_wrapper
 from itertools import islice
 from pathlib import Path
@@ -59,10 +60,15 @@ class _Reader:
         self.visited: dict[int, Any] = {}  # with the objects, whose ids hold while they exist
 
     def read(self, value: Any, depth: int) -> None:
-        """Add the texts of a value, and of data in it."""
-        if len(self.texts) >= MANY:
-            return
-        if isinstance(value, PLAIN):
+        """Add the texts of a value and its data, if readable."""
+        if len(self.texts) < MANY:
+            with suppress(Exception):  # an object of others may raise anything, such as a proxy of what is gone
+                self._read(value, depth)
+
+    def _read(self, value: Any, depth: int) -> None:
+        if isinstance(value, int):
+            self.texts.append(f"{value:x}")  # in decimals Python refuses more than 4300 digits
+        elif isinstance(value, PLAIN):
             self.texts.append(repr(value))
         elif isinstance(value, np.ndarray):
             self.texts.append(str(value.shape if value.dtype.hasobject else hash(value.tobytes())))

@@ -30,6 +30,6 @@ class WatchedOptions(dict[str, Any]):
         self.noted = noted
 
     __getitem__, __contains__ = _reads_one(dict.__getitem__), _reads_one(dict.__contains__)
-    get, pop = _reads_one(dict.get), _reads_one(dict.pop)
+    get, pop, setdefault = (_reads_one(method) for method in (dict.get, dict.pop, dict.setdefault))
     __iter__, __or__ = _reads_all(dict.__iter__), _reads_all(dict.__or__)
     keys, values, items, copy = (_reads_all(method) for method in (dict.keys, dict.values, dict.items, dict.copy))

@@ -672,3 +672,23 @@ def test_observations_of_images_alone_are_read() -> None:
     task = trained("Soak", 1, env={"kwargs": soak})
     assert task.inexact == []
     assert task.metrics["episode_length"] == 5
+
+
+OFFERED = {"wrappers": [{"entry_point": "faulty_envs:Offering"}]}
+UNUSUAL = [
+    ("Keeps", {}),
+    ("Named", {}),
+    ("Within", OFFERED),
+    ("Within", {"kwargs": {"has": False}, **OFFERED}),
+    ("Defaulting", {"parameters": {"wind": 0.1}}),
+]
+
+
+@pytest.mark.parametrize(("name", "env"), UNUSUAL)
+def test_unusual_but_legal_environments_train_and_resume_exactly(name: str, env: Any) -> None:
+    whole, first, resumed = (make(name, env=env) for _ in range(3))
+    whole.fit(2)
+    first.fit(1)
+    resumed.load_state_dict(first.state_dict())
+    resumed.fit(2)
+    assert (resumed.digest, whole.inexact) == (whole.digest, [])
