@@ -91,10 +91,12 @@ def _epochs(connection: Connection, uid: str) -> bool:
 
 
 def _identity(connection: Connection, uid: str) -> int:
-    connection.execute(metric.delete().where(metric.c.uid == uid))
-    connection.execute(event.delete().where(event.c.uid == uid))
     empty = (task.c.uid == uid) & task.c.identity.is_(None) & ~sa.exists().where(checkpoint.c.uid == uid)
-    return connection.execute(task.delete().where(empty)).rowcount
+    if connection.scalar(sa.select(task.c.uid).where(empty)) is None:  # a worker has trained it since
+        return 0
+    for table in (metric, event, task):
+        connection.execute(table.delete().where(table.c.uid == uid))
+    return 1
 
 
 def _metrics(connection: Connection, uid: str) -> int:

@@ -264,6 +264,23 @@ def test_only_the_damaged_older_checkpoint_is_dropped(filled: Store) -> None:
     assert len(filled.metrics(uid(0))) == 3
 
 
+def test_a_task_that_was_trained_since_the_check_keeps_its_rows(filled: Store) -> None:
+    nameless(filled)
+    findings = check(filled)
+    with filled.open("x", {"task": "ppo", "number": 9}) as lease:
+        digest = sample.save(filled, lease, 9, 1)
+    metrics, events = filled.metrics("x"), filled.events("x")
+    assert metrics
+    assert [(repair.finding.kind, repair.note) for repair in repair(filled, findings)] == [
+        ("task-identity", "it no longer holds")
+    ]
+    assert (repr(filled.metrics("x")), filled.events("x")) == (repr(metrics), events)  # one of them is NaN
+    saved = filled.load("x")
+    assert saved is not None
+    assert saved.digest == digest
+    assert check(filled) == []
+
+
 def test_leases_of_a_living_process_are_left_alone(filled: Store) -> None:
     flip(filled)
     ahead(filled)
