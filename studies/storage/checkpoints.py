@@ -6,7 +6,7 @@ A blob is named by its sha256, which is verified on reading.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,17 +92,29 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
     put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if measures.get(epoch) != data])
 
 
-def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
-    """Drop a task's checkpoints and metrics after ``epochs``; mark blobs as damaged.
+def go_back(connection: Connection, uid: str, last: int | None) -> int:
+    """Drop later checkpoints and metrics of a task; return its epochs.
+
+    ``last`` is the id of the checkpoint to go back to, None to drop all. One within an epoch has as many epochs as the
+    one before it, and those of a first epoch have none, so epochs alone do not tell which are later.
+    """
+    c = checkpoint.c
+    epochs = connection.scalar(sa.select(c.epochs).where(c.uid == uid, c.id == last)) or 0
+    later = sa.true() if last is None else sa.or_(c.id > last, c.epochs > epochs)
+    drop(connection, connection.scalars(sa.select(c.id).where(c.uid == uid, later)).all())
+    connection.execute(metric.delete().where(metric.c.uid == uid, metric.c.epoch > epochs))
+    connection.execute(task.update().where(task.c.uid == uid).values(epochs=epochs))
+    return int(epochs)
+
+
+def mark_damaged(connection: Connection, digests: Collection[str]) -> None:
+    """Let the next writer of these blobs replace them.
 
     A damaged blob may be referenced by other checkpoints, so its row stays. Since training is exact, the same blob is
     produced again, and any process that has the right bytes replaces it.
     """
-    later = sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid, checkpoint.c.epochs > epochs)
-    drop(connection, connection.scalars(later).all())
-    connection.execute(blob.update().where(blob.c.digest.in_(damaged)).values(size=-1))
-    connection.execute(metric.delete().where(metric.c.uid == uid, metric.c.epoch > epochs))
-    connection.execute(task.update().where(task.c.uid == uid).values(epochs=epochs))
+    for some in chunks(sorted(digests)):
+        connection.execute(blob.update().where(blob.c.digest.in_(some)).values(size=-1))
 
 
 @dataclass(frozen=True)
@@ -157,24 +169,18 @@ class Reader:
             DamagedCheckpoint: the checkpoint is damaged; the message names the newest intact one before it.
         """
         rows = self.heads(epochs, digest)
-        return self._saved(rows) if rows else None
+        return self.saved(rows) if rows else None
 
-    def last_sound(self) -> tuple[Saved | None, list[Damage]]:
-        """Return the newest intact checkpoint, and the damage of later ones.
-
-        Raises:
-            DamagedCheckpoint: no checkpoint is intact.
-        """
+    def sound(self) -> tuple[list[StoredCheckpoint], list[Damage]]:
+        """Return the checkpoints from the newest intact one on, and later damages."""
         damages: list[Damage] = []
         rows = self.heads()
         for index, row in enumerate(rows):
             damage = self.examine(row)
             if damage is None:
-                return self._saved(rows[index:]), damages
+                return rows[index:], damages
             damages.append(damage)
-        if damages:
-            raise DamagedCheckpoint(f"{'; '.join(map(str, damages))}. {_cure(None)}")
-        return None, damages
+        return [], damages
 
     def examine(self, row: StoredCheckpoint) -> Damage | None:
         """Read every byte of a checkpoint; return its damage, None if intact.
@@ -188,7 +194,7 @@ class Reader:
         bad = {name: wrong for name in names if (wrong := self._blob(name)[1])}
         return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
 
-    def _saved(self, rows: Sequence[StoredCheckpoint]) -> Saved:
+    def saved(self, rows: Sequence[StoredCheckpoint]) -> Saved:
         """Return the first of these checkpoints in the form that tasks load.
 
         The others are older and serve as alternatives in error messages.
@@ -231,6 +237,11 @@ def _wrong_manifest(row: StoredCheckpoint) -> str:
     if hashlib.sha256(row.manifest).hexdigest() == row.digest:
         return ""
     return f"its manifest ({len(row.manifest)} bytes) does not have the sha256 on record"
+
+
+def none_sound(damages: Iterable[Damage]) -> DamagedCheckpoint:
+    """Return the error for a task whose checkpoints are all damaged."""
+    return DamagedCheckpoint(f"{'; '.join(map(str, damages))}. {_cure(None)}")
 
 
 def _cure(before: int | None) -> str:

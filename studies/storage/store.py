@@ -34,7 +34,17 @@ from . import commands as command_rows
 from . import studies as study_rows
 from . import tasks as task_rows
 from .branches import Start
-from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
+from .checkpoints import (
+    Reader,
+    go_back,
+    mark_damaged,
+    merge_metrics,
+    metrics_until,
+    none_sound,
+    put_blobs,
+    put_checkpoint,
+    put_metrics,
+)
 from .failure_history import FailureHistory, claimable, histories
 from .locks import fencing, planning_lock
 from .locks.leases import Leases, StoreLease, held_here, process_leases
@@ -584,25 +594,26 @@ class Store:
         reader = Reader(self.database, lease.uid)
         if not allow_previous:
             return reader.last()
-        saved, damages = reader.last_sound()
-        if saved is not None and damages:
-            note = {"damage": [str(damage) for damage in damages]}
-            self._go_back(lease, saved.epochs, "damaged", note, [name for damage in damages for name in damage.blobs])
-        return saved
+        sound, damages = reader.sound()
+        if damages:
+            bad = {name for damage in damages for name in damage.blobs}
+            self._write_leased([lease], lambda connection: mark_damaged(connection, bad))
+            if not sound:
+                raise none_sound(damages)
+            self._go_back(lease, sound[0].id, "damaged", {"damage": [str(damage) for damage in damages]})
+        return reader.saved(sound) if sound else None
 
     def discard(self, lease: StoreLease) -> None:
         """Delete all checkpoints of a task that this process holds.
 
         An event records the deletion.
         """
-        self._go_back(lease, 0, "discarded", {}, [])
+        self._go_back(lease, None, "discarded", {})
 
-    def _go_back(
-        self, lease: StoreLease, epochs: int, category: str, note: Mapping[str, Any], bad: Sequence[str]
-    ) -> None:
+    def _go_back(self, lease: StoreLease, last: int | None, category: str, note: Mapping[str, Any]) -> None:
 
         def work(connection: Connection) -> None:
-            go_back(connection, lease.uid, epochs, bad)
+            epochs = go_back(connection, lease.uid, last)
             add_events(connection, [(lease.uid, category, {"epochs": epochs, **note})])
 
         self._write_leased([lease], work)

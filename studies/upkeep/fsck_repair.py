@@ -73,15 +73,13 @@ def _size(connection: Connection, digest: str) -> int:
 
 
 def _checkpoint(connection: Connection, uid: str, id: int, wrong: str) -> bool:
-    query = sa.select(checkpoint.c.id, checkpoint.c.epochs).where(checkpoint.c.uid == uid).order_by(checkpoint.c.id)
-    epochs = {row.id: row.epochs for row in connection.execute(query)}
-    if id not in epochs:
+    ids = set(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
+    if id not in ids:
         return False
     drop(connection, [id])
-    if id == max(epochs):  # otherwise training continued from it; a later damaged checkpoint has its own finding
-        sound = epochs.get(max(epochs.keys() - {id}, default=0), 0)
-        go_back(connection, uid, sound, [])
-        add_events(connection, [(uid, "repaired", {"epochs": sound, "damage": [wrong]})])
+    if id == max(ids):  # otherwise training continued from it; a later damaged checkpoint has its own finding
+        epochs = go_back(connection, uid, max(ids - {id}, default=None))
+        add_events(connection, [(uid, "repaired", {"epochs": epochs, "damage": [wrong]})])
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import math
 import threading
 from collections.abc import Callable
@@ -234,6 +235,49 @@ def test_a_shared_damaged_blob_is_healed_by_the_next_writer(store: Store) -> Non
     saved = b.load()
     assert saved is not None
     assert saved.fetch(name) == data
+
+
+def within(write: Writer, lease: Any, epochs: int, content: bytes) -> Write:
+    """Return a checkpoint that a signal caused, during the epoch after `epochs`."""
+    [(name, data)] = write(lease, epochs, content).blobs.items()
+    manifest = json.dumps({"tensors": name, "values": {"learner/tally/count": 3}}).encode()
+    return Write(lease, epochs, manifest, {name: data})
+
+
+def damage(store: Store, checkpoint: Write) -> None:
+    change(store, blob.update().where(blob.c.digest.in_(checkpoint.blobs)).values(data=b"x"))
+
+
+def test_a_damaged_checkpoint_within_an_epoch_is_left_for_the_one_before_it(store: Store, write: Writer) -> None:
+    lease = store.open("a", IDENTITY)
+    later = within(write, lease, 2, b"later state")
+    store.save([write(lease, 2)])
+    store.save([later])
+    damage(store, later)
+    saved = lease.load(allow_previous=True)
+    assert saved is not None
+    assert saved.fetch(*write(lease, 2).blobs) == b"state at 2 epochs"
+    assert [(row.epochs, row.within_epoch) for row in store.checkpoints("a")] == [(2, False)]
+    again = store.load("a")  # of a process that is killed before it saves
+    assert again is not None
+    assert again.digest == saved.digest
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_task_starts_again_if_its_untrained_state_is_damaged(store: Store, write: Writer, signalled: bool) -> None:
+    a, b = store.open("a", IDENTITY), store.open("b", {})
+    first = within(write, a, 0, b"state") if signalled else write(a, 0)
+    store.save([first, Write(b, 0, first.manifest, first.blobs)])
+    damage(store, first)
+    with pytest.raises(DamagedCheckpoint, match=r"No sound one is left: .*discard"):
+        a.load(allow_previous=True)
+    a.discard()
+    assert (a.load(), store.checkpoints("a")) == (None, [])
+    store.save([first])  # training is exact, so it makes the same blob again, which b has kept
+    for lease in (a, b):
+        saved = lease.load()
+        assert saved is not None
+        assert saved.fetch(*first.blobs) == b"state at 0 epochs"
 
 
 def test_a_damaged_manifest_and_a_missing_blob_are_found(store: Store, write: Writer) -> None:
