@@ -129,6 +129,11 @@ def _fitting(env: EnvSpec, name: str, source: NamedPolicy, subject: str, text: s
     identity = source.identity
     if not identity["env"]:
         raise UnsupportedSpace(f"{subject} acts in an environment, but {text} is of {identity['task']}, which has none")
+    if not issubclass(load(identity["task"]).learner, Learner):
+        raise UnsupportedSpace(
+            f"{subject} is a policy of one of Rekindle's own algorithms, but {text} is of {identity['task']}; train it "
+            "by ppo or another one of them"
+        )
     spec = EnvSpec.from_json(identity["env"])
     if is_joint(spec):
         candidate, spec = _of_behaviour(source, spec, name, subject, text), replace(spec, behaviour=name)

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from hunt_env import Hunt, Lone
 from rekindle import PPO, Behaviours
+from rekindle.tasks import load
 from rekindle.tasks.algorithms.behaviours_learner import BehavioursLearner
 from rekindle.tasks.algorithms.contest import Contest
 from rekindle.tasks.algorithms.players import player
@@ -350,11 +351,14 @@ def test_a_player_that_does_not_fit_is_refused(deer: str, tmp_path: Path) -> Non
     lone = PPO("CartPole-v1", seed=1).init()
     other = lone.save_policy(tmp_path / "other.safetensors")
     digest = hashlib.sha256(other.read_bytes()).hexdigest()
+    model = load("sb3:PPO")("CartPole-v1", seed=1).init(n_steps=64).save_policy(tmp_path / "model.safetensors")
+    foreign = f"{model}@{hashlib.sha256(model.read_bytes()).hexdigest()}"
     refused = [
         ({"deer": "uniform"}, "must be 'random' or a policy's file, such as prey.safetensors@1a2b3c4d"),
         ({"deer": file}, f"the file's name is {re.escape(deer[:-4])}"),
         ({"deer": f"{file}@00000000"}, "since results depend on it"),
         ({"deer": f"{other}@{digest}"}, r"has the behaviour's observation space, Box\(-20.0, 20.0, \(2,\)"),
+        ({"deer": foreign}, "of one of Rekindle's own algorithms, but .* is of sb3:PPO; train it by ppo or another"),
         ({"wolf": "random"}, "players are policies of its behaviours, hunter, deer, but one is of wolf"),
         ({"deer": "random", "hunter": "random"}, "at least one behaviour learns"),
     ]
