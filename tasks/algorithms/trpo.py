@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import integer, log_real, ordinal, real
+from ..envs import EnvSpec
 from ..experience.returns import average, standardize
 from ..experience.rollout import Batch
 from ..networks.optimizers import Clipped, network_mask
@@ -75,6 +76,11 @@ class TRPOLearner(OnPolicyLearner):
                 f"{cls.algorithm()}: its curvature needs second derivatives, which recurrent cores lack, but "
                 f"model.memory is {values['model']['memory']}; leave it out, or use ppo"
             )
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        replaced = ["optimizer.lr"] if fixed.get("critic_lr") is not None else []
+        return replaced + super().without_effect(env, fixed)
 
     def build(self) -> None:
         super().build()

@@ -116,6 +116,11 @@ def test_only_the_critic_learns_from_values() -> None:
     assert changed[:, learner.critics[0] == 1].float().mean() > 0.9
 
 
+def test_the_optimizers_rate_is_not_searched_beside_the_critics() -> None:
+    assert "optimizer.lr" in TRPO("CartPole-v1").get_space().unfixed()
+    assert "optimizer.lr" not in TRPO("CartPole-v1", critic_lr=1e-3).get_space().unfixed()
+
+
 def test_a_memory_and_overlap_are_refused() -> None:
     with pytest.raises(ValueError, match=r"TRPO: its curvature needs second derivatives, .* model.memory is gru"):
         TRPO("CartPole-v1").init(model={"memory": "gru"})
