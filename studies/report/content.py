@@ -101,6 +101,9 @@ class ReportView(View):
     fresh: Annotated[
         Mapping[int, Sequence[float]] | None, "results that estimate each candidate; null unless it is a confirmation"
     ]
+    of_seeds: Annotated[
+        Mapping[int, Sequence[float]], "first objective of each seed at a trial's last rung, if trials have several"
+    ]
     epochs: Annotated[int, "epochs trained in all"]
     dimensions: Annotated[Sequence[DimensionView], "searched hyperparameters"]
     importances: Annotated[Sequence[ShareView], "as for diagnose"]

@@ -76,6 +76,7 @@ def report_view(store: Store, name: str) -> ReportView:
         confirmation=confirmation,
         unfinished=last if last != confirmation else None,
         fresh=fresh,
+        of_seeds=_of_seeds(config, study, segments),
         epochs=_epochs_trained(segments, rows),
         dimensions=_dimensions(config, study.trials),
         importances=health.importances,
@@ -111,6 +112,21 @@ def _fresh(config: Config, segments: Iterable[Segment]) -> dict[int, list[float]
     return {
         number: [measured(config, row) for row in rows if row.state == "done"] for number, rows in estimating if rows
     }
+
+
+def _of_seeds(config: Config, study: StudyView, segments: Iterable[Segment]) -> dict[int, list[float]]:
+    """Return each trial's results by seed, at its last rung.
+
+    In several environments, a result is no measurement of the objective, and there are none.
+    """
+    if study.seeds < FEWEST or config.scheduling.confirms or is_across(config):
+        return {}
+    last = {trial.number: trial.epochs for trial in study.trials}
+    results: dict[int, list[float]] = {}
+    for row in sorted(segments, key=lambda row: row.number):
+        if row.state == "done" and row.epochs == last.get(row.configuration):
+            results.setdefault(row.configuration, []).append(measured(config, row))
+    return results
 
 
 class _Once:

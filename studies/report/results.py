@@ -89,15 +89,10 @@ def samples_of(report: ReportView) -> list[tuple[str, Sequence[float]]]:
         order += [i for i, candidate in enumerate(candidates) if candidate.defaults and i not in order]
         compared = [(candidates[i].name, candidates[i].estimate) for i in order]
         return [(name, estimate.results) for name, estimate in compared if estimate]
-    if study.seeds < FEWEST or len(study.objectives) > 1 or study.environments:
+    if len(study.objectives) > 1:
         return []
-    trials, samples = report.trials, list[tuple[str, Sequence[float]]]()
-    for best in report.ranked[:MOST_SAMPLES]:
-        seeds = [seed for seed in trials[best].seeds or () if seed.epochs == trials[best].epochs]
-        values = [seed.return_ for seed in seeds if seed.return_ is not None]
-        if len(values) >= FEWEST:
-            samples.append((f"trial {best}", values))
-    return samples
+    samples = [(f"trial {best}", report.of_seeds.get(best, ())) for best in report.ranked[:MOST_SAMPLES]]
+    return [(name, values) for name, values in samples if len(values) >= FEWEST]
 
 
 def statistics(studies: Sequence[ReportView]) -> str:

@@ -306,6 +306,16 @@ def test_a_study_with_few_configurations_has_importances_but_no_marginals(tmp_pa
     assert set(parts(page([enough]))) - set(parts(page([few]))) == {"Marginals"}
 
 
+def test_statistics_over_seeds_are_those_of_the_objective(sqlite_url: str) -> None:
+    """Not of the return, which is measured as well."""
+    options: dict[str, Any] = {"trials": 2, "seeds": 3, "epochs": 2, "sampler": "random", "progress": False}
+    tune("surrogate", objective="env_steps:minimize", storage=sqlite_url, study="s", **options)
+    with Store(sqlite_url) as store:
+        report = report_view(store, "s")
+    assert dict(samples_of(report)) == {f"trial {n}": [2.0, 2.0, 2.0] for n in (0, 1)}  # a step in each epoch
+    assert report.to_json()["of_seeds"] == {0: [2.0, 2.0, 2.0], 1: [2.0, 2.0, 2.0]}
+
+
 @pytest.mark.parametrize(
     ("low", "high", "form", "labels"),
     [
