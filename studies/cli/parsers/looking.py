@@ -8,7 +8,7 @@ from typing import Any
 
 from ....tasks.runtime.watcher import TRYING
 from ...methods import sinks_described
-from ...options.conversions import port, positive
+from ...options.conversions import port, positive, seed
 from ...options.worker_options import WORKER
 from .parser import MANY, command, declare, option, weights
 from .shared import TASK, add_uid
@@ -98,7 +98,7 @@ def add_probe(commands: Any) -> None:
     parser = command(commands, "probe", text, "spaces.probe", TRYING)
     parser.add_argument("env", metavar="ENV", help="environment, as for tune")
     option(parser, "--task TASK", "algorithm of the untrained policies (default: ppo; with several agents, behaviours)")
-    option(parser, "--seed N", "seed of actions, policies and episodes", default=0)
+    option(parser, "--seed N", "seed of actions, policies and episodes", type=seed, default=0)
     option(
         parser, "--steps N", "largest number of steps (default: 2000, or 10000 where episodes are long)", type=positive
     )

@@ -15,7 +15,7 @@ def test_a_probe_takes_the_weights_that_its_error_names(cli: Callable[..., tuple
     status, _, errors = cli("probe", VECTOR)
     assert status != 0
     assert "--reward-weights 0.5,0.5" in errors
-    status, out, errors = cli("probe", VECTOR, "--reward-weights", "0,1", "--steps", "400", "--json")
+    status, out, errors = cli("probe", VECTOR, "--reward-weights", "0,1", "--steps", "400", "--seed", "0", "--json")
     assert status == 0, errors
     result = json.loads(out)
     assert result["env"]["reward_weights"] == [0.0, 1.0]
