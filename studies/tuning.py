@@ -222,8 +222,8 @@ class Study(Pictures):
             eval_envs: see `Task`.
             use_previous: whether to replace a damaged checkpoint by the last sound one.
             callbacks: function, or functions, called with this study and a trial after each rung that this process
-                trains, once everything is saved. They may steer the study (`study.stop()`). An exception from them ends
-                this call and loses nothing.
+                trains, once everything is saved (with several seeds, that of the last one). They may steer the study
+                (`study.stop()`). An exception from them ends this call and loses nothing.
 
         Returns:
             The study itself.
@@ -384,10 +384,17 @@ class Study(Pictures):
         write_report([report_view(self.store, self.name)], Path(path))
 
     def _call(self, callbacks: Sequence[Callback], number: int) -> None:
-        if callbacks:
-            [trial] = [trial for trial in self.trials if trial.number == number]
-            for callback in callbacks:
-                callback(self, trial)
+        if not callbacks or self._awaits_seeds(number):
+            return
+        [trial] = [trial for trial in self.trials if trial.number == number]
+        for callback in callbacks:
+            callback(self, trial)
+
+    def _awaits_seeds(self, number: int) -> bool:
+        """Return whether other seeds of a configuration still train to a rung."""
+        rows = [row for row in self.store.segments(self.name) if row.configuration == number]
+        reached = max((row.rung for row in rows if row.state == "done"), default=0)
+        return any(row.rung == reached and row.state == "ready" for row in rows)
 
     def _view(self) -> StudyView:
         return study_view(self.store, self.name)

@@ -262,9 +262,9 @@ class Worker:
             self._find_the_failing(claimed, failure, training.storage.busy)
         for claim in claimed:
             self._report(claim, training)
-        for item in items:
-            if item.trial.uid in training.results:
-                self.ended(item.trial.configuration)
+        saved = (item.trial.configuration for item in items if item.trial.uid in training.results)
+        for number in dict.fromkeys(saved):  # once for all of its seeds
+            self.ended(number)
 
     def _find_the_failing(self, claimed: Sequence[Claimed], error: Exception, busy: bool) -> None:
         """Fail or block the segment at fault, training several one by one.

@@ -104,6 +104,29 @@ def test_callbacks_see_each_result_and_may_stop_a_study(sqlite_url: str) -> None
     assert bits(study.store) == undisturbed(FINISHED)
 
 
+@pytest.mark.parametrize("cohort", [1, 8])
+def test_callbacks_see_a_result_of_several_seeds_once(sqlite_url: str, cohort: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr("rekindle.studies.workers.worker.LARGEST_COHORT", cohort)
+    results: list[tuple[int, int, float | None]] = []
+    options: dict[str, Any] = {
+        "trials": 3,
+        "epochs": (1, 2, 2),
+        "seeds": 3,
+        "scheduler": "halving",
+        "sampler": "random",
+    }
+    study = rekindle.tune(
+        "surrogate",
+        storage=sqlite_url,
+        progress=False,
+        callbacks=lambda study, trial: results.append((trial.number, trial.epochs, trial.value)),
+        **options,
+    )
+    assert all(value is not None for _, _, value in results)
+    first, last = [sorted(row[0] for row in results if row[1] == epochs) for epochs in (1, 2)]
+    assert (first, last) == ([0, 1, 2], [trial.number for trial in study.trials if trial.epochs == 2])
+
+
 def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study) -> None:
     assert study.best is not None
     task = study.store.task(study.best.uid[:8])
