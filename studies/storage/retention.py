@@ -75,9 +75,11 @@ def metrics_at(connection: Connection, uid: str, epochs: Collection[int]) -> dic
 
 def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
     """Delete checkpoints by id, with blobs that no other checkpoint uses."""
-    ids = sorted(checkpoints)
-    if not ids:
-        return
+    for some in chunks(sorted(checkpoints)):
+        _drop(connection, some)
+
+
+def _drop(connection: Connection, ids: Sequence[int]) -> None:
     named = checkpoint_blob.c.checkpoint.in_(ids)
     # Blobs are locked in order of digest. If two transactions drop the last two references to a blob, the second waits
     # and sees what the first did.

@@ -221,10 +221,13 @@ def read_rows(
     query = sa.select(*columns).where(table.c.study == name).order_by(*table.primary_key)
     if after >= 0:
         query = query.where(table.c.revision > after)
-    if of is not None:
-        query = query.where(table.c.number.in_(of))
+    queries = [query]
+    if isinstance(of, sa.Select):
+        queries = [query.where(table.c.number.in_(of))]
+    elif of is not None:
+        queries = [query.where(table.c.number.in_(some)) for some in chunks(sorted(set(of)))]
     seeds = seeds or seeds_of(connection, name)
-    return [row(*columns, seeds=seeds) for columns in connection.execute(query).all()]
+    return [row(*columns, seeds=seeds) for query in queries for columns in connection.execute(query).all()]
 
 
 def trials(connection: Connection, name: str, after: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:

@@ -30,9 +30,10 @@ def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[T
     c = task.c
     columns = (c.uid, c.identity, c.lease_owner, c.lease_epoch, c.lease_expires - Now(), c.epochs, c.created)
     query = sa.select(*columns).order_by(c.created, c.uid)
-    if uids is not None:
-        query = query.where(c.uid.in_(uids))
-    return [TaskRow(*row) for row in connection.execute(query)]
+    if uids is None:
+        return [TaskRow(*row) for row in connection.execute(query)]
+    rows = [TaskRow(*row) for some in chunks([*uids]) for row in connection.execute(query.where(c.uid.in_(some)))]
+    return sorted(rows, key=lambda row: (row.created, row.uid))
 
 
 def count_tasks(connection: Connection, without: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from ..storage import studies as study_rows
 from ..storage.branches import BRANCH, BRANCHED
 from ..storage.retention import drop
 from ..storage.sql.schema import checkpoint, command, event, metric, segment, study, task, trial
+from ..storage.sql.writes import chunks
 from ..storage.store import MIRROR, Store
 from .confirmed_seeds import confirmed_study, used_seeds, with_used
 from .locking import lock_if_free
@@ -87,7 +88,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         if locked in stored and not lock_if_free(connection, locked, dry_run=dry_run):
             raise _in_training(locked)
     c = checkpoint.c
-    ids = [id for uid in going for id in connection.scalars(sa.select(c.id).where(c.uid == uid))]
+    ids = [id for some in chunks(going) for id in connection.scalars(sa.select(c.id).where(c.uid.in_(some)))]
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
     deletion = Deletion(next(iter(names), None), [*names[1:]], connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
@@ -100,8 +101,8 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         # The deletion of the study's row has waited for workers that were about to claim its tasks.
         if claimed := set(connection.scalars(sa.select(task.c.uid))) & set(going) - stored:
             raise _in_training(min(claimed))
-        for deleted in [*going, *rows]:
-            _forget(connection, deleted)
+        for some in chunks([*going, *rows]):
+            _forget(connection, some)
     return deletion
 
 
@@ -123,35 +124,43 @@ def _in_training(uid: str) -> StillNeeded:
 def _needed(connection: Connection, uids: Collection[str], names: Sequence[str]) -> dict[str, str]:
     """Return the tasks that anything outside these studies needs, with reasons."""
     kept: dict[str, str] = {}
-    for uid in sorted(uids):
-        t = trial.c
-        other = sa.select(t.study, t.number).where(t.uid == uid, t.study.not_in(names)).order_by(t.study, t.number)
-        if (row := connection.execute(other.limit(1)).one_or_none()) is not None:
-            number = row.number // study_rows.seeds_of(connection, row.study)  # as `rekindle trials` has it
-            kept[uid] = f"is trial {number} of study {row.study!r}"
-    children = {uid: _children(connection, uid) for uid in uids}
+    t = trial.c
+    for some in chunks(sorted(uids)):
+        others = sa.select(t.uid, t.study, t.number).where(t.uid.in_(some), t.study.not_in(names))
+        for row in connection.execute(others.order_by(t.study, t.number)).all():
+            if row.uid not in kept:
+                number = row.number // study_rows.seeds_of(connection, row.study)  # as `rekindle trials` has it
+                kept[row.uid] = f"is trial {number} of study {row.study!r}"
+    children = _children(connection, uids)
     grown = True
     while grown:  # the parent of a kept task is kept, too
         grown = False
-        for uid in sorted(uids - kept.keys()):
+        for uid in sorted(children.keys() - kept.keys()):
             if staying := sorted(child for child in children[uid] if child in kept or child not in uids):
                 kept[uid], grown = f"is where task {staying[0]} starts", True
     return kept
 
 
-def _children(connection: Connection, uid: str) -> set[str]:
-    """Return the tasks that branch from this one."""
-    notes = connection.scalars(sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == BRANCHED))
-    named = {str(data.get("to")) for data in notes}
-    return set(connection.scalars(sa.select(task.c.uid).where(task.c.uid.in_(named))))
+def _children(connection: Connection, uids: Collection[str]) -> dict[str, set[str]]:
+    """Return the tasks that branch from each of these that has any."""
+    named: dict[str, set[str]] = {}
+    for some in chunks(sorted(uids)):
+        notes = sa.select(event.c.uid, event.c.data).where(event.c.uid.in_(some), event.c.kind == BRANCHED)
+        for uid, data in connection.execute(notes):
+            named.setdefault(uid, set()).add(str(data.get("to")))
+    stored: set[str] = set()
+    for some in chunks(sorted(set[str]().union(*named.values()))):
+        stored.update(connection.scalars(sa.select(task.c.uid).where(task.c.uid.in_(some))))
+    return {uid: children & stored for uid, children in named.items()}
 
 
-def _forget(connection: Connection, uid: str) -> None:
-    """Delete a task's rows, and its parent's events about it."""
+def _forget(connection: Connection, uids: Collection[str]) -> None:
+    """Delete the rows of tasks, and their parents' events about them."""
     e = event.c
-    for data in connection.scalars(sa.select(e.data).where(e.uid == uid, e.kind == BRANCH)).all():
-        notes = connection.execute(sa.select(e.id, e.data).where(e.uid == data.get("parent"), e.kind == BRANCHED)).all()
-        ids = [id for id, note in notes if note.get("to") == uid]
-        connection.execute(event.delete().where(e.id.in_(ids)))
+    starts = connection.scalars(sa.select(e.data).where(e.uid.in_(uids), e.kind == BRANCH)).all()
+    for some in chunks(sorted({str(data.get("parent")) for data in starts})):
+        notes = connection.execute(sa.select(e.id, e.data).where(e.uid.in_(some), e.kind == BRANCHED)).all()
+        for ids in chunks([id for id, note in notes if note.get("to") in uids]):
+            connection.execute(event.delete().where(e.id.in_(ids)))
     for table in (metric, event, task):
-        connection.execute(table.delete().where(table.c.uid == uid))
+        connection.execute(table.delete().where(table.c.uid.in_(uids)))

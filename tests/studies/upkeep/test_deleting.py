@@ -9,10 +9,12 @@ from typing import Any
 import optuna
 import pytest
 import rekindle
+import sqlalchemy as sa
 from rekindle.studies.engine.confirmation_views import confirmation_view
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import UnknownStudy
-from rekindle.studies.storage.sql.schema import command, segment, trial
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.sql.schema import CHUNK, checkpoint, command, segment, task, trial
 from rekindle.studies.storage.sql.schema import study as study_table
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep import deleting
@@ -176,3 +178,31 @@ def test_the_command_changes_nothing_before_one_agrees(
     assert optuna.get_all_study_names(sqlite_url) == []
     status, _, errors = cli(*command)
     assert (status, "there is no study 's', and no task of" in errors) == (2, True)
+
+
+def test_no_statement_names_more_rows_than_a_database_takes(sqlite_url: str) -> None:
+    many = 3 * CHUNK  # PostgreSQL takes 65,535 parameters, and SQLite 32,766 in its usual build
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(many))
+        uids = [f"u{n}" for n in range(many)]
+        columns: dict[str, Any] = {"lease_epoch": 0, "lease_expires": 0, "epochs": 1, "created": 0}
+        tasks = [{"uid": uid, "identity": {}, **columns} for uid in uids]
+        state = {"epochs": 1, "digest": "d", "manifest": b"{}", "lease_epoch": 0, "created": 0}
+        store.database.write(lambda c: c.execute(task.insert(), tasks))
+        store.add_rows("s", trials=[Trial(n, uid, {}) for n, uid in enumerate(uids)])
+        store.database.write(lambda c: c.execute(checkpoint.insert(), [{"uid": uid, **state} for uid in uids]))
+        most = 0
+
+        def note(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+            nonlocal most
+            most = max(most, 0 if many else len(parameters))
+
+        sa.event.listen(store.database.engine, "before_cursor_execute", note)
+        assert [row.uid for row in store.tasks(uids)] == sorted(uids)
+        assert [row.number for row in store.trials("s", of=range(many))] == [*range(many)]
+        store.add_rows("s", finished=[(n, "complete") for n in range(many)])
+        result = delete(store, "s", dry_run=False)
+        assert (result.trials, result.tasks, result.checkpoints) == (many, sorted(uids), many)
+        assert store.tasks() == []
+        assert check(store) == []
+        assert 0 < most < 2 * CHUNK
