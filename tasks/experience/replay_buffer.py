@@ -136,7 +136,9 @@ class ReplayBuffer:
         self.steps += 1
 
     def truncate_all(self) -> None:
-        """Mark the newest transitions as truncated."""
+        """Mark the newest transitions as truncated, if there are any."""
+        if not self.steps:
+            return
         self.numbers[:, self.newest(), :, self.columns["truncated"]] = 1
         self._checked_at = [min(at, self.steps - 1) for at in self._checked_at]  # the newest ones changed
 

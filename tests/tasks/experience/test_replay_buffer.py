@@ -366,6 +366,13 @@ def test_a_cut_is_not_forgotten_by_the_next_checkpoint() -> None:
     assert pack(replay.member_state(0)).digest == pack(materialized(replay.member_state(0))).digest
 
 
+def test_a_cut_of_nothing_changes_nothing() -> None:
+    replay, untouched = large(), large()
+    replay.truncate_all()
+    assert pack(replay.member_state(0)).digest == pack(materialized(untouched.member_state(0))).digest
+    assert difference(replay.member_state(0), untouched.member_state(0)) == []
+
+
 def test_a_plain_state_loads_as_well_as_a_live_one() -> None:
     replay, other = memory(steps=9), memory()
     packed = pack(replay.member_state(0))
