@@ -46,12 +46,12 @@ def ours(folder: Path, steps: int, repeat: int) -> None:
         for _ in range(steps // learner.hp.num_steps if epoch else 0):
             learner.collect()
         start = time.perf_counter()
-        write = task.take_pending_write()
+        write = task.pending_write()
         packed = time.perf_counter()
         assert task.stored.storage is not None
         task.stored.storage.save([write])
         done = time.perf_counter()
-        new = sum(map(len, getattr(write.blobs, "made", write.blobs).values())) / 1e6
+        new = sum(map(len, getattr(write.blobs, "created", write.blobs).values())) / 1e6
         packing.append((new, 1e3 * (packed - start)))
         storing.append((new, 1e3 * (done - start)))
     show("Rekindle, the first checkpoint", storing[:1])

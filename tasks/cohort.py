@@ -49,7 +49,7 @@ class Member(Guarded, Trainable, Protocol):
     @property
     def work(self) -> int: ...
     def arrive(self) -> None: ...
-    def take_pending_write(self) -> Write: ...
+    def pending_write(self) -> Write: ...
     def score_metrics(self, score: float) -> Metrics: ...
     def build_learner(self, tasks: Sequence[Any]) -> BaseLearner: ...
 
@@ -325,9 +325,11 @@ class _Run:
         """Write states and new metrics, in one transaction per storage."""
         storages = {id(storage): storage for task in tasks if (storage := task.stored.storage) is not None}
         for storage in storages.values():
-            storage.save([task.take_pending_write() for task in tasks if task.stored.storage is storage])
-        for task in tasks:
-            task.stored.written = len(task.history)
+            writes = {task.uid: task.pending_write() for task in tasks if task.stored.storage is storage}
+            storage.save([*writes.values()])
+            for task in tasks:
+                if task.uid in writes:
+                    task.stored.note_written(writes[task.uid])
 
 
 def shared_learner(tasks: list[Member]) -> BaseLearner:

@@ -228,11 +228,12 @@ class TaskRecord:
         self.history[-1] = epochs, {**row, **metrics}
         self.written = min(self.written, len(self.history) - 1)
         if self.lease is not None and self.storage is not None:
-            self.storage.save([self.take_pending_write(epochs, None)])
-            self.written = len(self.history)
+            write = self.pending_write(epochs, None)
+            self.storage.save([write])
+            self.note_written(write)
 
-    def take_pending_write(self, epochs: int, state: Tree | None, refillable: Collection[str] = ()) -> Write:
-        """Return everything to store since the last write, and clear the events.
+    def pending_write(self, epochs: int, state: Tree | None, refillable: Collection[str] = ()) -> Write:
+        """Return everything to store since the last write; `note_written` follows it.
 
         Args:
             epochs: epochs done.
@@ -243,11 +244,15 @@ class TaskRecord:
         if state is not None and self.keep is not None and not self.keep.replay:
             state = {**state, "learner": {k: part for k, part in state["learner"].items() if k not in refillable}}
         packed = None if state is None else pack(state)
-        events, self.events = self.events, []
-        new = self.history[self.written :]
+        events, new = [*self.events], self.history[self.written :]
         if packed is None:
             return Write(self.lease, epochs, metrics=new, events=events, keep=self.keep)
         return Write(self.lease, epochs, packed.manifest, packed.blobs, packed.digest, new, events, self.keep)
+
+    def note_written(self, write: Write) -> None:
+        """Note that a write is stored; one that failed is made again."""
+        self.events = self.events[len(write.events) :]
+        self.written = len(self.history)
 
 
 def _giving_up(record: weakref.ref[TaskRecord]) -> Callable[[], bool]:

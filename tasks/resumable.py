@@ -376,8 +376,9 @@ class Resumable:
         """Save one last time, then release storage, environments and networks."""
         stored = self.stored
         if stored.lease is not None and stored.storage is not None and self.bad is None and self.ref is not None:
-            stored.storage.save([self.take_pending_write()])
-            stored.written = len(stored.history)
+            write = self.pending_write()
+            stored.storage.save([write])
+            stored.note_written(write)
         self.close()
         if self.ref is not None:
             stored.state, self.ref = materialized(self.ref.learner.member_state(self.ref.member)), None
@@ -544,11 +545,11 @@ class Resumable:
             epochs = state["learner"]["counters"]["epochs"]
             self.stored.branch(state["identity"], epochs, self.uid, self.identity)
 
-    def take_pending_write(self) -> Write:
+    def pending_write(self) -> Write:
         """Return the metrics, events and state that the storage lacks."""
         with BadResumeGuard(self):
             state = self.live_state() if self.stored.saves else None
-            return self.stored.take_pending_write(self.epochs, state, self.learner.refillable)
+            return self.stored.pending_write(self.epochs, state, self.learner.refillable)
 
     @property
     def digest(self) -> str:

@@ -315,3 +315,21 @@ def test_members_have_the_same_hyperparameters(pushed: tuple[int, int]) -> None:
     tasks = [Drift(seed=seed).init(pushed=1, push=1.0 + seed) for seed in (0, 1)]
     Cohort(tasks).fit(1)
     assert [task.evaluate() for task in tasks] == [6.0, 10.0]  # four steps of 0.5 + push
+
+
+def test_events_are_kept_until_they_are_stored(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, save, failures = make(0, store), store.save, [OSError("no space left on device")]
+    task.fit(1)
+    task.stored.events.append(("inexact", {"inexact": ["a reason"]}))
+
+    def save_if_there_is_room(writes: Any) -> None:
+        if failures:
+            raise failures.pop()
+        save(writes)
+
+    monkeypatch.setattr(store, "save", save_if_there_is_room)
+    with pytest.raises(OSError, match="no space"):
+        task.finish()
+    task.finish()
+    assert [event.data for event in store.events(task.uid) if event.kind == "inexact"] == [{"inexact": ["a reason"]}]
+    assert task.events == []
