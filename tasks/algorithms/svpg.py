@@ -234,7 +234,10 @@ class SVPGLearner(Learner):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        cls.base.check(values)
+        try:
+            cls.base.check(values)
+        except ValueError as error:
+            raise type(error)(f"{cls.algorithm()} of {error}") from None
 
     check_env = classmethod(check_actions)
     units = classmethod(units)

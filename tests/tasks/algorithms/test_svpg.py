@@ -280,7 +280,7 @@ def test_bad_input_is_refused_before_any_training() -> None:
     for count in (0, -1):
         with pytest.raises(ValueError, match="num_particles"):
             SVPG("CartPole-v1").init(num_particles=count)
-    with pytest.raises(ValueError, match="must be divisible by num_minibatches"):
+    with pytest.raises(ValueError, match=r"^SVPGPPO of PPO: num_steps \* num_envs .* must be divisible by num_minib"):
         SVPGPPO("CartPole-v1").init(num_steps=5, num_minibatches=3)
     with pytest.raises(UnsupportedSpace):
         SVPG("own_envs:GraphActionWalk-v0").init()
