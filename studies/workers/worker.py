@@ -26,9 +26,10 @@ from ...tasks.runtime.progress import at_work
 from ...tasks.task import Task
 from ..engine.probes import probe_if_asked
 from ..engine.runner import ReadySegment, StudyRunner
-from ..errors import LeaseLost, StoreError, TaskBusy
+from ..errors import LeaseLost, StoreError, StudyReplaced, TaskBusy
 from ..failures import FAILED, Decision, classify, decide, describe, event_data, one_line
 from ..options.study_options import BOUNDS
+from ..redact import masked
 from ..schedulers.seeds import seeds_of
 from ..storage.commands import CANCELLED, STOP, Command
 from ..storage.failure_history import FailureHistory
@@ -325,8 +326,16 @@ class Worker:
         return f"trial {trial.configuration}{env}{seed} ({trial.uid[:8]})"
 
     def _is_cancelled(self, item: ReadySegment) -> bool:
-        """Return whether a command has ended a trial, and say so."""
-        [row] = self.store.trials(self.study, of=[item.trial.number])
+        """Return whether a command has ended a trial, and say so.
+
+        Raises:
+            UnknownStudy: the study was deleted, which a worker learns late that was paused meanwhile.
+        """
+        rows = self.store.trials(self.study, of=[item.trial.number])
+        if not rows:
+            self.store.study(self.study)  # raises the error
+            raise StudyReplaced(f"study {masked(self.study)!r} was deleted, and another one has its name now")
+        [row] = rows
         if row.state != CANCELLED:
             return False
         self.say(f"{self._name(row)} was ended by the command {row.error}")

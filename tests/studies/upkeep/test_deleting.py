@@ -69,6 +69,27 @@ def test_a_worker_claims_nothing_of_a_study_that_is_gone(url: str, monkeypatch: 
         assert (store.tasks(), check(store)) == ([], [])
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_that_was_paused_learns_that_its_study_is_gone(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    finish = Store.finish_segments
+
+    def too_late(store: Store, *arguments: Any) -> None:
+        silent = task.update().values(lease_owner="elsewhere:boot:1:1", lease_expires=0)  # it is taken for dead
+        store.database.write(lambda c: c.execute(silent))
+        delete(store, "s", dry_run=False)
+        if again:
+            start_study(store, "s", surrogate(2))
+        finish(store, *arguments)
+
+    monkeypatch.setattr(Store, "finish_segments", too_late)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(2))
+        with pytest.raises(UnknownStudy, match="'s' was deleted, and another" if again else "there is no study 's'"):
+            Worker(store, "s").run()
+
+
 def test_a_study_whose_tasks_are_claimed_while_it_is_deleted_stays(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
