@@ -10,8 +10,10 @@ file contains no leases, no passwords and no code.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
 from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
-from ..errors import DamagedCheckpoint, StoreError
+from ..errors import DamagedCheckpoint, StoreError, StoreFull
 from ..redact import masked
 from ..storage import studies as study_rows
 from ..storage.branches import BRANCHED
@@ -73,22 +75,33 @@ def export_study(store: Store, name: str, path: Path) -> Transferred:
         StoreError: the study contains a password, or the file cannot be written.
     """
     try:
-        directory = TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with TemporaryDirectory(prefix=f".{path.name[:20]}.", suffix=".part", dir=path.parent) as part:
+            done = _write(store, name, Path(part) / "built.db", Path(part) / "whole.db")
+            os.replace(Path(part) / "whole.db", path)
     except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}; name a file in a directory that exists and is writable"
-        ) from None
-    with directory as part:
-        built, whole = Path(part) / "built.db", Path(part) / "whole.db"
-        with Store(sqlite_url(built)) as copy:
-            done = store.database.read(lambda source: copy.database.write(lambda target: _copy(source, target, name)))
-            with copy.database.sqlite() as connection:
-                connection.execute("VACUUM INTO ?", (str(whole),))
-        with whole.open("r+b") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
-            file.write(digest)
-        os.replace(whole, path)
+        raise _unwritable(path, error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)) from None
+    except sqlite3.Error as error:  # of VACUUM, which the store does not run
+        raise _unwritable(path, str(error), getattr(error, "sqlite_errorname", "") == "SQLITE_FULL") from None
     return done
+
+
+def _write(store: Store, name: str, built: Path, whole: Path) -> Transferred:
+    """Write the database and its digest to `whole`, by way of `built`."""
+    with Store(sqlite_url(built)) as copy:
+        done = store.database.read(lambda source: copy.database.write(lambda target: _copy(source, target, name)))
+        with copy.database.sqlite() as connection:
+            connection.execute("VACUUM INTO ?", (str(whole),))
+    with whole.open("r+b") as file:
+        file.write(hashlib.file_digest(file, "sha256").digest())
+    return done
+
+
+def _unwritable(path: Path, reason: str, is_full: bool) -> StoreError:
+    """Return the error for a file that cannot be written."""
+    if is_full:
+        cure = f"free some space in {path.parent.absolute()}, about three times the size of the study, or name a file"
+        return StoreFull(f"no room to write {path}: {reason}; {cure} on another disk")
+    return StoreError(f"cannot write {path}: {reason}; name a file in a directory that exists and is writable")
 
 
 def _copy(source: Connection, target: Connection, name: str) -> Transferred:

@@ -10,6 +10,7 @@ nothing.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -27,7 +28,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.manifests import is_within_epoch, read_manifest
-from ..errors import IdentityMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
+from ..errors import IdentityMismatch, StoreError, StoreFull, StudyMismatch, TaskBusy, UnknownStudy
 from ..storage import studies as study_rows
 from ..storage.branches import BRANCH, BRANCHED
 from ..storage.checkpoints import add_checkpoint, metrics_until, put_blobs, put_metrics
@@ -113,6 +114,11 @@ def _copy(path: Path, target: Path) -> None:
             file.seek(0)
             whole = hashlib.file_digest(file, "sha256").digest() == digest
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(
+                f"a file is checked in a copy, but there is no room for one in {target.parent.parent}; free some space "
+                "there, or set TMPDIR to a directory on another disk"
+            ) from None
         raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from None
     if start.startswith(b"PK\x03\x04"):
         raise BadArchive(

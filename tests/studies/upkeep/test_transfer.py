@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import sqlite3
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from rekindle.studies.errors import (
     DamagedCheckpoint,
     IdentityMismatch,
     StoreError,
+    StoreFull,
     StudyMismatch,
     TaskBusy,
     UnknownStudy,
@@ -247,6 +250,47 @@ def test_an_export_that_is_impossible_is_refused(filled: Store, tmp_path: Path) 
         export_study(filled, "typo", tmp_path / "study.rekindle")
     with pytest.raises(StoreError, match="directory that exists and is writable"):
         export_study(filled, sample.NAME, tmp_path / "nowhere" / "study.rekindle")
+
+
+@sample.on_sqlite
+def test_a_file_that_cannot_be_written_says_why_and_leaves_no_part_of_it(
+    filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match=r"cannot write .*folder: Is a directory; name a file in a directory that"):
+        export_study(filled, sample.NAME, tmp_path / "folder")
+    long = tmp_path / ("ä" * 120)
+    export_study(filled, sample.NAME, long)
+    assert len(long.name.encode()) == 240
+    long.unlink()
+
+    for error in (
+        OSError(errno.ENOSPC, "No space left on device"),
+        sqlite3.OperationalError("database or disk is full"),
+    ):
+        setattr(error, "sqlite_errorname", "SQLITE_FULL")  # noqa: B010 - only sqlite3's errors declare it
+
+        def full(*arguments: Any, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("rekindle.studies.upkeep.exporting._write", full)
+            with pytest.raises(
+                StoreFull, match=rf"no room to write .*: {error.args[-1]}; free some space in {tmp_path}"
+            ):
+                export_study(filled, sample.NAME, tmp_path / "study.rekindle")
+    assert [path.name for path in tmp_path.iterdir() if "filled.db" not in path.name] == ["folder"]
+
+
+def test_an_import_without_room_for_its_copy_says_where(
+    store: Store, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(StoreFull, match=rf"no room for one in {tempfile.gettempdir()}; .*TMPDIR"):
+        import_study(store, file)
 
 
 @sample.on_sqlite
