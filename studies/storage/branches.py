@@ -51,7 +51,9 @@ def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any],
     noted = sa.select(event.c.id).where(event.c.uid == uid, event.c.kind == BRANCH).limit(1)
     if connection.scalar(noted) is None:
         at = {"epochs": start.epochs, "state": start.digest}
-        add_events(connection, [(uid, BRANCH, {**at, "parent": start.uid}), (start.uid, BRANCHED, {**at, "to": uid})])
+        events = [(uid, BRANCH, {**at, "parent": start.uid}), (start.uid, BRANCHED, {**at, "to": uid})]
+        parent = connection.scalar(sa.select(task.c.uid).where(task.c.uid == start.uid))
+        add_events(connection, events if parent else events[:1])  # it may be deleted
     c = checkpoint.c
     if connection.execute(sa.select(c.id).where(c.uid == uid).limit(1)).first() is not None:
         return True

@@ -202,8 +202,10 @@ def test_a_branch_is_a_row_on_the_same_blobs_and_is_made_once(store: Store) -> N
     [row] = store.checkpoints("child")
     assert (row.epochs, row.digest, row.blobs) == (2, head.digest, head.blobs)
     assert [event.kind for event in store.events("child")] == ["branch"]
-    assert not store.branch("other", identity, Start(parent.uid, 2, "0" * 64))
-    assert store.checkpoints("other") == []
+    for uid, other in (("other", Start(parent.uid, 2, "0" * 64)), ("orphan", Start("deleted", 2, head.digest))):
+        assert not store.branch(uid, identity, other)
+        assert store.checkpoints(uid) == []
+        assert [event.kind for event in store.events(uid)] == ["branch"]
 
 
 def test_states_that_branches_start_from_are_kept_and_the_others_are_not(store: Store) -> None:
