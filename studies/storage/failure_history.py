@@ -164,10 +164,13 @@ def _previous(takeover: Row) -> str:
 
 
 def _pause_left(retry: Row) -> float:
-    """Return the seconds until a task may be retried."""
+    """Return the seconds until a task may be retried.
+
+    If the failure lies in the future, the clock was set back since: a pause would last until it has caught up.
+    """
     pause = retry.data.get("pause")
     longest = min(pause, RETRY_RULES[_kind(retry)].longest) if isinstance(pause, int | float) else 0.0
-    return max(0.0, longest - retry.age)  # max() in this order ignores NaN
+    return max(0.0, longest - retry.age) if retry.age >= 0 else 0.0  # max() in this order ignores NaN
 
 
 def _not_known_alive(owner: str | None) -> bool:

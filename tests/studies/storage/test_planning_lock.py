@@ -60,6 +60,17 @@ def test_a_planner_that_is_killed_elsewhere_is_waited_for_for_seconds(url: str, 
         assert engine.advance()
 
 
+def test_a_clock_that_was_set_back_holds_nobody_up(url: str, child: Callable[..., Any]) -> None:
+    with Store(url) as store:
+        start_study(store, "s", tiny())
+        other = child(TAKES, url, 60)
+        assert other.hear() == "True"
+        engine = StudyRunner(store, "s")
+        assert engine.advance() == []
+        store.database.write(lambda c: c.execute(study.update().values(planner_until=study.c.planner_until + 3600)))
+        assert engine.advance()
+
+
 def test_a_planner_that_gets_on_keeps_its_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning_lock, "SECONDS", 1e-9)
     start_study(store, "s", tiny())

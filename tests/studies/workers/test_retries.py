@@ -19,6 +19,7 @@ from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.locks.fencing import TAKEN
+from rekindle.studies.storage.sql.schema import event as event_table
 from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
@@ -314,6 +315,11 @@ def test_paused_tasks_and_those_that_train_alone_are_not_claimed_with_others(unf
     assert claimed("b", "a") == ["a"]
     assert claimed("b") == []
     assert 50 < unfinished.histories(["b"])["b"].retry_in <= 60  # no longer than its policy lets it rest
+    later = {"created": event_table.c.created + 3600}
+    future = event_table.update().where(event_table.c.kind == FAILED).values(later)
+    unfinished.database.write(lambda c: c.execute(future))  # the clock was set back since
+    assert unfinished.histories(["b"])["b"].retry_in == 0
+    assert claimed("b", "a") == ["b"]
     note("b", retry=False)
     assert claimed("b", "a") == ["b", "a"]
     assert unfinished.histories(["b"])["b"].failed.total() == 0
