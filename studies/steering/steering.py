@@ -21,6 +21,7 @@ from ..engine.bounds import is_lifted, resume_if_lifted
 from ..engine.checked_config import load_task
 from ..engine.tune_options import check_bounds
 from ..errors import BadConfig, CommandRefused
+from ..options.conversions import MOST
 from ..options.entries import check_count
 from ..options.study_options import BOUNDS, EXTENDED, entries_of
 from ..samplers.registry import check_exhausted, check_sampler
@@ -249,7 +250,11 @@ class Steering:
         if isinstance(trial, bool) or not isinstance(trial, int | str):
             raise CommandRefused(f"a trial is named by its number or uid, but got {trial!r}")
         if isinstance(trial, int) or (trial.isdecimal() and len(trial) < 8):
-            return range(int(trial) * seeds, (int(trial) + 1) * seeds)
+            number = int(trial)
+            if not 0 <= number < MOST:  # no database has larger numbers
+                shown_by = command_line("trials", self.study)
+                raise CommandRefused(f"there is no trial {number} of study {self.study!r}; `{shown_by}` shows them")
+            return range(number * seeds, (number + 1) * seeds)
         uid = self.store.uid(trial)
         numbers = [row.number for name, row in self.store.trials_of(uid) if name == self.study]
         if not numbers:

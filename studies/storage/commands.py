@@ -20,7 +20,7 @@ from ..redact import masked
 from ..shell import command_line
 from .rows import EXCLUDED, Trial
 from .sql.schema import Now, command, segment, task, trial
-from .studies import finish_trials, get_study, revise, trials
+from .studies import finish_trials, get_study, revise, seeds_of, trials
 
 STOP, PAUSE, RESUME = "stop", "pause", "resume"
 CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
@@ -155,7 +155,8 @@ def cancel(
     Raises:
         CommandRefused: a trial does not exist, has ended (unless ``forget``), or all are excluded already.
     """
-    label = f"trial {', '.join(map(str, sorted(numbers)))} of study {name!r}"
+    seeds = seeds_of(connection, name)  # a trial has the number that `rekindle trials` shows
+    label = f"trial {', '.join(map(str, sorted({number // seeds for number in numbers})))} of study {name!r}"
     uids = sorted({row.uid for row in trials(connection, name, of=numbers) if row.state == "running"})
     free = {"lease_owner": None, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now()}
     for uid in uids:  # lock tasks before the study, as all writers do, to avoid deadlocks

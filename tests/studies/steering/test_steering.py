@@ -224,6 +224,23 @@ def test_an_excluded_trial_is_promoted_no_further_and_taught_to_no_sampler(
         assert_follows_from_rows(store)
 
 
+def test_a_refused_trial_is_named_by_the_number_that_was_given(store: Store) -> None:
+    start_study(store, "s", surrogate(4, scheduler="none", epochs=(2,), options=seed_options(2, "mean")))
+    StudyRunner(store, "s").advance()
+    steering = Steering(store, "s")
+    for number in (-1, 9, 10**20):
+        with pytest.raises(
+            CommandRefused, match=rf"there is no trial {number} of study 's'; `rekindle trials s` shows"
+        ):
+            steering.cancel(number)
+    assert steering.cancel(1).data == {"trials": [2, 3]}
+    with pytest.raises(CommandRefused, match="only a running trial can be cancelled, but trial 1 of study 's' is canc"):
+        steering.cancel(1)
+    assert steering.exclude(1).data == {"trials": [2, 3]}
+    with pytest.raises(CommandRefused, match="trial 1 of study 's' is excluded already"):
+        steering.exclude(1)
+
+
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_an_excluded_trial_is_never_the_best(sqlite_url: str, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Its result may be that of a fault of the simulator; people still see it, and that it does not count."""
