@@ -7,6 +7,7 @@ several environments must be normalized to one scale, such as 0 for random actio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -65,6 +66,15 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Floats:
     x, y = np.asarray(scores, float)[..., :, None, :], np.asarray(others, float)[..., None, :, :]
     result: Floats = ((x > y) + 0.5 * (x == y)).mean((-3, -2, -1))
     return result
+
+
+def power_of_two(scores: Floats) -> float:
+    """Return the power of two just below the largest size.
+
+    Division by it is exact.
+    """
+    _, exponent = math.frexp(max(map(abs, scores.tolist()), default=0.0))
+    return math.ldexp(1.0, exponent - 1)
 
 
 LABELS = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .aggregates import LABELS, Floats, probability_of_improvement
+from .aggregates import LABELS, Floats, power_of_two, probability_of_improvement
 from .estimates import FEWEST, Interval
 from .tails import t_quantile
 
@@ -161,14 +161,16 @@ def mean_interval(
     x = check_runs(np.asarray(runs, float)[:, None])[:, 0]
     if (x == x[0]).all():  # their computed mean may differ from them in the last bit, and so may the ends
         return Interval(*3 * [float(x[0])])
+    scale = power_of_two(x)
+    x = x / scale  # squares of huge results would overflow, and of tiny ones vanish
     n, center, variance = len(x), float(x.mean()), float(x.var(ddof=1))
     error = np.sqrt(variance / n)
     if error == 0:
-        return Interval(center, center, center)
+        return Interval(*3 * [center * scale])
     _, level = tails = _tails(confidence)
     half = t_quantile(level, n - 1) * error
     low, high = center - half, center + half
-    if n < FEW and (others := _pooled_variance(alike)) is not None:
+    if n < FEW and (others := _pooled_variance(alike, scale)) is not None:
         moderated = t_quantile(level, n) * np.sqrt((others + (n - 1) * variance) / n / n)
         low, high = min(low, center - moderated), max(high, center + moderated)
     elif n >= FEWEST_TO_RESAMPLE:
@@ -178,7 +180,7 @@ def mean_interval(
         varied = errors > SMALLEST_SPREAD * error
         below, above = np.quantile((means[varied] - center) / errors[varied], tails) * error
         low, high = min(low, center - above), max(high, center - below)
-    return Interval(center, float(low), float(high))
+    return Interval(center * scale, float(low) * scale, float(high) * scale)
 
 
 def greatest_mean(runs: Sequence[float], worst: float, confidence: float = CONFIDENCE, seed: int = 0) -> float:
@@ -199,9 +201,9 @@ def greatest_mean(runs: Sequence[float], worst: float, confidence: float = CONFI
     return float(np.quantile(means, confidence))
 
 
-def _pooled_variance(samples: Sequence[Sequence[float]]) -> float | None:
-    """Return the variance within samples; None if no sample has two runs."""
-    several = [np.asarray(sample, float) for sample in samples if len(sample) > 1]
+def _pooled_variance(samples: Sequence[Sequence[float]], scale: float) -> float | None:
+    """Return the variance within scaled samples; None without two runs."""
+    several = [np.asarray(sample, float) / scale for sample in samples if len(sample) > 1]
     freedom = sum(len(sample) - 1 for sample in several)
     return sum(float(np.square(sample - sample.mean()).sum()) for sample in several) / freedom if freedom else None
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .aggregates import Floats
+from .aggregates import Floats, power_of_two
 from .estimates import Interval
 from .intervals import CONFIDENCE
 
@@ -65,7 +65,7 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
         groups: configuration of each row (rows,), the unit of resampling.
         blocks: rung of each row (rows,), whose mean score is subtracted.
     """
-    scale = _power_of_two(scores)  # division by it is exact; squares of huge results would overflow
+    scale = power_of_two(scores)  # division by it is exact; squares of huge results would overflow
     scores = _without_blocks(scores / scale, blocks)
     if not len(scores) or not scores.any():
         return Decomposition([NOTHING for _ in columns], [[] for _ in columns], [])
@@ -93,12 +93,6 @@ def decompose(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks
 def _shares_alone(bases: Sequence[Floats], scores: Floats, resampled: tuple[Indices, Floats]) -> Floats:
     """Return the share of each column (draws, columns), modelled alone."""
     return np.concatenate([_Moments([basis], [], scores, resampled).shares() for basis in bases], 1)
-
-
-def _power_of_two(scores: Floats) -> float:
-    """Return the power of two just below the largest size."""
-    _, exponent = math.frexp(max(map(abs, scores.tolist()), default=0.0))
-    return math.ldexp(1.0, exponent - 1)
 
 
 def _without_blocks(scores: Floats, blocks: Indices) -> Floats:

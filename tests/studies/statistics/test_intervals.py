@@ -209,3 +209,14 @@ def test_the_greatest_mean_of_accidents_is_that_of_clopper_and_pearson(accidents
     results = [3.0] * accidents + [0.0] * (runs - accidents)
     share = stats.beta.ppf(0.95, accidents + 1, runs - accidents)
     assert greatest_mean(results, worst=3.0) == pytest.approx(3 * share, abs=0.05)
+
+
+@pytest.mark.parametrize("scale", [2.0**900, 2.0**-900])
+@pytest.mark.parametrize("runs", [3, 10, 20])
+def test_an_interval_of_huge_or_tiny_results_is_as_wide_as_of_others(scale: float, runs: int) -> None:
+    """Their squares are no numbers, or 0."""
+    results = np.random.default_rng(runs).exponential(size=runs)
+    others = [np.arange(4.0)]
+    expected = mean_interval(results.tolist(), [sample.tolist() for sample in others])
+    actual = mean_interval((scale * results).tolist(), [(scale * sample).tolist() for sample in others])
+    assert actual == tuple(scale * end for end in expected)
