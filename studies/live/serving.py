@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import socket
 import sys
 import threading
 import time
@@ -141,6 +142,7 @@ class Server(ThreadingHTTPServer):
                 "reach 127.0.0.1 through ssh -L"
             )
         self.studies, self.token = Studies(store), token
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
@@ -156,7 +158,8 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         """Address for browsers, including the token."""
         address, port = self.server_address[:2]
-        return f"http://{address!s}:{port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
+        host = f"[{address!s}]" if ":" in str(address) else f"{address!s}"
+        return f"http://{host}:{port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -26,7 +26,7 @@ from rekindle.studies.engine.study_views import study_json
 from rekindle.studies.errors import UnknownStudy
 from rekindle.studies.live import serving
 from rekindle.studies.live.fragments import fragment
-from rekindle.studies.live.serving import COOKIE, Server, Studies
+from rekindle.studies.live.serving import COOKIE, LOOPBACK, Server, Studies
 from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.report.data import report_view
 from rekindle.studies.report.page import page
@@ -51,8 +51,8 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @contextmanager
-def served(store: Store, token: str = "") -> Iterator[Server]:
-    with Server(store, token=token) as server:
+def served(store: Store, token: str = "", host: str = LOOPBACK[0]) -> Iterator[Server]:
+    with Server(store, host, token=token) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -219,3 +219,14 @@ def test_a_bad_address_is_refused_in_one_line(storage: Store, cli: Callable[...,
     assert f"a server needs a free address, but 127.0.0.1:{port} is not: Address already in use; try another" in err
     assert cli("serve", "--storage", storage.url, "--port", "99999")[0] == 2
     assert cli("serve", "--storage", f"sqlite:///{Path('no') / 'no.db'}")[0] == 2
+
+
+def test_a_server_listens_on_an_address_of_ip_6(storage: Store) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with served(storage, host="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        with urllib.request.urlopen(server.url) as answer:
+            assert b"<h1>Studies</h1>" in answer.read()
