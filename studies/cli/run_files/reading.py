@@ -70,6 +70,9 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     program = content.pop("command", [])
     if not isinstance(program, list) or not all(isinstance(word, str) for word in program):
         raise ValueError(f"command must be the list of a program's words, but {file} has {program!r}")
+    for section in ("hyperparameters", "ranges"):
+        if not isinstance(table := content.get(section, {}), Mapping):
+            raise ValueError(f"{section} must be a table, with a line for each name, but {file} has {table!r}")
     environments = env if isinstance(env, list) else [env] if env else []
     if len(environments) > 1 and argv[0] == "train":
         raise ValueError(f"a training has one environment, but {file} has {len(environments)}; tune it")

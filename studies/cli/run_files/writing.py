@@ -76,7 +76,12 @@ def write(path: Path, text: str) -> None:
     from ....tasks.checkpoint.policy_files import replace_whole  # imports torch
 
     try:
-        replace_whole(path, text.encode())
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        line = next(line for line in text.splitlines() if error.object[error.start] in line)
+        raise ValueError(f"a run file is text in UTF-8, but {line} is not; give it another name") from None
+    try:
+        replace_whole(path, content)
     except OSError as error:
         why = error.strerror or str(error)
         raise ValueError(f"a run file is written to a file, but {path} cannot be: {why}; give another name") from None

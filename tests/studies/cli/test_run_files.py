@@ -229,6 +229,23 @@ def test_a_wrong_file_is_one_line_before_a_database(
     assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
 
 
+@pytest.mark.parametrize("section", ["hyperparameters", "ranges"])
+def test_a_table_of_names_is_a_table(section: str, tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    (file := tmp_path / "run.toml").write_text(f'task = "surrogate"\n{section} = 3\n')
+    status, _, errors = cli("create", str(file), "--storage", sqlite_url)
+    assert (status, f"{section} must be a table, with a line for each name, but" in errors) == (2, True), errors
+    assert errors.strip().endswith(f"{file} has 3")
+
+
+def test_a_name_that_is_no_text_is_in_no_run_file(tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    """As a shell passes it on in another encoding."""
+    words = ("create", "surrogate", "--study", "caf\udce9", "--storage", sqlite_url)
+    status, _, errors = cli(*words, "--save-config", str(tmp_path / "run.toml"))
+    assert status == 2
+    assert "a run file is text in UTF-8, but name = " in errors
+    assert "is not; give it another name" in errors
+
+
 def test_a_file_may_leave_all_out_but_the_task(tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
     file = tmp_path / "run.toml"
     file.write_text('task = "surrogate"\nepochs = 2\nuse_previous = true\n')
