@@ -20,7 +20,7 @@ from ..storage.retention import INIT
 from ..storage.rows import Segment
 from ..storage.sql.columns import Json, parse_json
 from ..storage.sql.schema import BLOB_IN_USE, checkpoint, event, metadata, metric, segment, study, task, trial
-from ..storage.studies import read_rows
+from ..storage.studies import read_rows, seeds_of
 from ..study.config import Config
 from ..study.objectives import measured_names
 from .findings import Fault
@@ -165,15 +165,28 @@ def _measured_in_study(connection: Connection, name: str) -> frozenset[str]:
         return frozenset()
 
 
+def _label(name: str, number: int, seeds: int) -> str:
+    """Return a trial's name, with the number that `rekindle trials` shows."""
+    replicate = f", seed {number % seeds + 1} of {seeds}," if seeds > 1 else ""
+    return f"trial {number // seeds}{replicate} of study {name!r}"
+
+
+def _seeds(connection: Connection, name: str) -> int:
+    try:
+        return seeds_of(connection, name)
+    except StoreError:  # the configuration cannot be read, which has a finding of its own
+        return 1
+
+
 def _study(connection: Connection, name: str) -> Iterator[Fault]:
-    measured = _measured_in_study(connection, name)
+    measured, seeds = _measured_in_study(connection, name), _seeds(connection, name)
     rows: dict[int, list[Segment]] = {}
     for row in read_rows(connection, segment, Segment, name, seeds=1):
         rows.setdefault(row.number, []).append(row)
     has_task = sa.exists().where(task.c.uid == trial.c.uid)
     trials = sa.select(trial.c.number, trial.c.uid, trial.c.state, has_task).where(trial.c.study == name)
     for number, uid, state, digest in connection.execute(trials.order_by(trial.c.number)):
-        segments, label = rows.get(number, []), f"trial {number} of study {name!r}"
+        segments, label = rows.get(number, []), _label(name, number, seeds)
         yield from _trial((name, number), label, state, segments)
         for trained in segments:
             if trained.state == "done" and (lacks := sorted(measured.difference(trained.objectives or ()))):
@@ -217,9 +230,9 @@ def _digests(connection: Connection) -> Iterator[Fault]:
     query = sa.select(*columns).join_from(trial, segment, condition)
     at_end = (c.uid == t.uid) & (c.epochs == s.epochs) & (c.within_epoch == 0)
     query = query.join(checkpoint, at_end).where(c.digest != s.digest)
-    for *key, epochs, epochs_of_task, stored in connection.execute(query.order_by(s.study, s.number, s.rung)):
+    for *key, epochs, epochs_of_task, stored in connection.execute(query.order_by(s.study, s.number, s.rung)).all():
         name, number, rung = key
-        subject = f"segment {rung} of trial {number} of study {name!r}"
+        subject = f"segment {rung} of {_label(name, number, _seeds(connection, name))}"
         wrong = f"after {epochs} epochs its digest is {epochs_of_task[:12]}, and the task's {stored[:12]}"
         yield Fault("segment-digest", subject, wrong, (name, number, rung))
 

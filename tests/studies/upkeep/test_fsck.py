@@ -264,6 +264,23 @@ def test_only_the_damaged_older_checkpoint_is_dropped(filled: Store) -> None:
     assert len(filled.metrics(uid(0))) == 3
 
 
+@sample.on_sqlite
+def test_a_finding_names_a_trial_by_the_number_that_trials_shows(filled: Store) -> None:
+    change_trial(0, state="lost")(filled)
+    change_trial(1, state="lost")(filled)
+    change_segment(1, 0, digest="0" * 64)(filled)
+
+    def places() -> set[str]:
+        return {finding.place for finding in check(filled)}
+
+    of = f"of study {sample.NAME!r}"
+    assert {f"trial 0 {of}", f"trial 1 {of}", f"segment 0 of trial 1 {of}"} <= places()
+    config = {**filled.study(sample.NAME).config, "options": {"seeds": 2, "aggregate": "mean"}}
+    execute(filled, study.update().values(config=config))
+    seeds = [f"trial 0, seed {n} of 2, {of}" for n in (1, 2)]
+    assert {*seeds, f"segment 0 of {seeds[1]}"} <= places()
+
+
 def test_a_task_that_was_trained_since_the_check_keeps_its_rows(filled: Store) -> None:
     nameless(filled)
     findings = check(filled)
