@@ -309,6 +309,20 @@ def storage_of(url: str) -> dict[str, Any]:
     return {"type": "rekindlestorage", "database": {"type": "rekindlesql", "host": url}}
 
 
+def _user() -> str:
+    """Return the user's name, which Orion stores.
+
+    Raises:
+        ValueError: the user has none.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # in a container, the user may have no name
+        raise ValueError(
+            f"Orion stores who hunts, but user {os.getuid()} has no name on this machine; set one, as in USER=me"
+        ) from None
+
+
 def _experiment(
     name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any], max_trials: int
 ) -> ExperimentClient:
@@ -329,7 +343,7 @@ def _experiment(
             client.storage.update_experiment(uid=client.id, metadata=metadata)
     space = grid_priors(identity["space"]) if is_grid(algorithm) else identity["space"]
     # The identity is written together with the experiment, so that a process that joins at this moment can read it.
-    metadata = {"user": getpass.getuser(), KEY: json.dumps(identity)}
+    metadata = {"user": _user(), KEY: json.dumps(identity)}
     experiment = ExperimentBuilder(storage_of(url)).build(
         name,
         space=space,

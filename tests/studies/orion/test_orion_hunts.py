@@ -142,6 +142,15 @@ def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_furthe
         assert {**again, "resumed": 0} == {**told(branched), "resumed": 0}, before
 
 
+def test_a_hunt_of_a_user_without_a_name_says_how_to_give_one(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")  # as in a container
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    with pytest.raises(ValueError, match=r"Orion stores who hunts, but user \d+ has no name .*; set one"):
+        start(sqlite_url, max_trials=1)
+
+
 def test_a_parent_that_is_not_in_the_database_is_an_error_and_no_new_beginning(url: str) -> None:
     client = start(url, max_trials=1)
     [trial] = client.fetch_trials()
