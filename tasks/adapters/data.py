@@ -22,6 +22,7 @@ from ..checkpoint.state import Tree, copy
 from ..checkpoint.strict_json import DEPTH
 from ..errors import NotData, StateMismatch
 
+LARGEST = 10**4000  # Python writes no number of more than 4300 digits
 LONG = 1024  # characters of a text that is stored as an array
 AS_TENSORS = ("|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")  # types of NumPy that torch has, too
 KINDS = "None, booleans, numbers, text, bytes, lists, tuples, dicts, and arrays of NumPy, PyTorch and JAX"
@@ -86,6 +87,8 @@ def _encoded(value: Any, location: str, path: str, arrays: dict[str, Tensor], de
     """Return the form of a value, and add its arrays."""
     if depth > DEPTH:
         raise NotData(f"data is nested at most {DEPTH} deep, but {location} is deeper; it may contain itself")
+    if type(value) is int and abs(value) >= LARGEST:
+        raise NotData(f"whole numbers have at most 4000 digits, but {location} has more; store its bytes (to_bytes)")
     if value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value)):
         return value
     if type(value) is str and len(value) <= LONG:

@@ -15,11 +15,13 @@ between two calls but the state, and a resumed training is one that never stoppe
 
 from __future__ import annotations
 
+import copy
 import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -33,6 +35,7 @@ from ...spaces.choices import name_of
 from ...spaces.custom_priors import with_defaults
 from ...spaces.errors import near
 from ...spaces.values import unflatten
+from ..envs.gym.surroundings import Guard
 from ..errors import NotData
 from ..registry import define
 from ..rng import streams
@@ -144,8 +147,9 @@ class FunctionLearner(MeasuredLearner):
         epoch, before = self.iterations + 1, decode(self.returned.tree)
         further = {"epoch": epoch, "device": str(self.device)}
         seed = streams.short(self.seeds[0])
-        arguments = Hyperparameters.of(self.space_in(self.env), unflatten(self.values)), before and before[0], seed
-        with self.seeded(epoch), one_jax_thread():
+        values = unflatten(copy.deepcopy(self.values))  # the function may change lists
+        arguments = Hyperparameters.of(self.space_in(self.env), values), before and before[0], seed
+        with self.seeded(epoch), one_jax_thread(), _settings_to_itself(self.title):
             try:
                 returned = type(self).definition(*arguments, **{name: further[name] for name in self.further})
             except SystemExit as end:  # else the process would end without a word
@@ -191,7 +195,7 @@ class FunctionLearner(MeasuredLearner):
         for name, value in metrics.items():
             try:
                 numbers[name] = float(value)
-            except (TypeError, ValueError, RuntimeError):
+            except (TypeError, ValueError, RuntimeError, OverflowError):
                 raise NotData(f"{form}; a metric is one number, but {name!r} is a {_kind(value)}") from None
         if self.objective not in numbers:
             names = ", ".join(map(repr, numbers)) or "no metric"
@@ -244,6 +248,20 @@ class Hyperparameters(SimpleNamespace):
     def keys(self) -> Iterable[str]:
         """Return the names, for ``**hp``."""
         return vars(self).keys()
+
+
+_guard = cache(Guard)
+
+
+@contextmanager
+def _settings_to_itself(title: str) -> Iterator[None]:
+    """Let a function have settings of the process to itself, see `surroundings`."""
+    guard = _guard(title)
+    guard.apply()
+    try:
+        yield
+    finally:
+        guard.leave([setting.get() for setting in guard.settings])
 
 
 def _further(function: Function) -> tuple[str, ...]:

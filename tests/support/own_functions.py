@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
 import numpy as np
 import rekindle
 import torch
-from rekindle import Space, integer, log_real, maybe, real
+from rekindle import Space, categorical, integer, log_real, maybe, real
 
 SPACE = Space(lr=log_real(1e-3, 1.0, default=0.1), noise=Space(scale=real(0.0, 1.0, default=0.5)))
 
@@ -47,3 +48,25 @@ def drive(hp: Any, state: Any, seed: int, epoch: int) -> tuple[Any, dict[str, An
 def walk_a_set(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
     """Go through a set of texts, whose order depends on their hashes."""
     return {"way": list({f"place {number}" for number in range(30)})}, {"return": 1.0}
+
+
+@rekindle.task(space=Space(sizes=categorical([8, 8], [16], default=[8, 8])), objective="sizes")
+def disturb(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Change a hyperparameter's list, and settings of the process."""
+    hp.sizes.append(1)
+    torch.set_default_dtype(torch.float64)
+    os.environ["DISTURBED"] = "yes"
+    os.chdir("/")
+    return None, {"sizes": len(hp.sizes)}
+
+
+@rekindle.task(space=SPACE, objective="digits")
+def count_digits(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Return a whole number that Python does not write."""
+    return {"number": 10**5000}, {"digits": 5001}
+
+
+@rekindle.task(space=SPACE, objective="digits")
+def measure_digits(hp: Any, state: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Measure a number that no float holds."""
+    return None, {"digits": 10**400}

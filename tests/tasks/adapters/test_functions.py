@@ -377,3 +377,27 @@ def test_a_function_that_uses_jax_has_the_same_bits_on_any_number_of_processors(
         for number in ("1", "2", "4")
     }
     assert len(digests) == 1
+
+
+def test_settings_and_lists_that_a_function_changes_stay_with_it() -> None:
+    task, folder = own_functions.disturb(seed=1).init(), Path.cwd()
+    task.fit(3)
+    assert [metrics["sizes"] for _, metrics in task.history] == [3, 3, 3]
+    assert task.hyperparameters == {"sizes": [8, 8]}
+    assert torch.get_default_dtype() is torch.float32
+    assert (Path.cwd(), "DISTURBED" in os.environ) == (folder, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "count_digits",
+            r"whole numbers have at most 4000 digits, but the state\['number'\] has more; store its bytes",
+        ),
+        ("measure_digits", "a metric is one number, but 'digits' is a int"),
+    ],
+)
+def test_numbers_beyond_what_is_stored_are_named(name: str, words: str) -> None:
+    with pytest.raises(NotData, match=words):
+        getattr(own_functions, name)(seed=1).init().fit(1)
