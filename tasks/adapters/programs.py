@@ -245,12 +245,14 @@ class ProgramLearner(MeasuredLearner):
             raise ProgramError(
                 f"{self.title} must report in the file {self.command.lines} of {{checkpoint}}, but wrote none"
             )
-        for line in path.read_text(errors="replace").splitlines():
+        for line in path.read_text(errors="replace").split("\n"):  # other line separators may be part of a text
+            if not line.strip():
+                continue
             try:
                 content = json.loads(line)
                 number = whole_epoch(content.pop(EPOCH))
                 numbers = {name: float(x) for name, x in content.items() if isinstance(x, int | float)}
-            except (ValueError, LookupError, TypeError, AttributeError):
+            except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
                 raise ProgramError(
                     f"{self.title}: a line of {self.command.lines} must be JSON with an epoch (1, 2, ...) and numbers, "
                     f"but is {without_secrets(line)[:80]!r}"

@@ -14,8 +14,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ..errors import LAST_LINES
@@ -25,6 +26,7 @@ from . import launcher, reporting
 from .program_commands import EPOCH
 
 LOOK = 0.05  # seconds between looks whether to stop
+LONGEST_PATH = 100  # bytes of a socket's path; systems allow 104 to 108
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 LINES, WIDTH = 20, 400  # last lines of output that a failure quotes, and characters of each
 
@@ -90,10 +92,12 @@ class Program:
 
         Args:
             words: command line.
-            folder: folder for the socket of its reports.
+            folder: folder for the socket of its reports, unless the path is too long for one.
             environment: environment variables to add.
         """
-        self.path = folder / "reports"
+        self.path, self.short = folder / "reports", ExitStack()
+        if len(os.fsencode(self.path)) > LONGEST_PATH:
+            self.path = Path(self.short.enter_context(TemporaryDirectory(prefix="rekindle-", dir="/tmp"))) / "reports"
         self.path.unlink(missing_ok=True)
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(str(self.path))
@@ -153,6 +157,7 @@ class Program:
         self.server.close()
         self.output.close()
         self.path.unlink(missing_ok=True)
+        self.short.close()
 
     def _wait(self, seconds: float | None) -> None:
         """Wait for the end, and read what is printed meanwhile."""

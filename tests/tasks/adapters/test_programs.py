@@ -382,3 +382,29 @@ def test_code_and_environment_reach_the_program(monkeypatch: pytest.MonkeyPatch,
     assert str(task).startswith("train.py, seed 2")
     store.close()
     assert os.listdir(task.member_ref().learner.folder.work) == []  # type: ignore[attr-defined]
+
+
+def test_a_program_reports_where_temporary_folders_have_long_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    task = make()
+    task.fit(2)
+    assert [epoch for epoch, _ in task.history] == [1, 2]
+    program = running_program.Program(["true"], folder, {})
+    short = program.path.parent
+    assert short.is_relative_to("/tmp")
+    program.end()
+    assert not short.exists()
+
+
+def test_lines_are_those_of_json_lines() -> None:
+    learner = make(lines="log.jsonl").member_ref().learner
+    text = '{"epoch": 1, "return": 2, "note": "a\u2028b\x85c"}\r\n\n{"epoch": 2, "return": 3}\n'
+    (learner.folder.work / "log.jsonl").write_bytes(text.encode())
+    assert learner.read_lines() == {1: {"return": 2.0}, 2: {"return": 3.0}}
+    (learner.folder.work / "log.jsonl").write_text('{"epoch": 1, "return": 1' + "0" * 400 + "}")
+    with pytest.raises(ProgramError, match=r"a line of log.jsonl must be JSON with an epoch \(1, 2, ...\) and numbers"):
+        learner.read_lines()
