@@ -18,7 +18,7 @@ from gymnasium.wrappers import RecordVideo
 
 from ..envs import EnvSpec
 from ..envs.base.curriculum import Curriculum
-from ..envs.base.joined import JoinedActions
+from ..envs.base.space_rules import is_text
 from ..envs.classic.envs import ClassicEnvs, classic_envs, is_classic
 from ..envs.gym.envs import reset_seed
 from ..envs.gym.make import make_env, make_for_episode, of_reset
@@ -119,7 +119,7 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
                     observation, _ = recorder.reset(seed=first, options=of_reset(options))
                 state, total, over = None, 0.0, False
                 while not over and len(recorder.recorded_frames) < MOST_FRAMES:
-                    action, state = predict(observation, state)
+                    action, state = predict(_formed(observation, env.observation_space), state)
                     with guard:
                         observation, reward, terminated, truncated, _ = recorder.step(action)
                     total += float(reward)
@@ -135,6 +135,15 @@ def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
             stacklevel=4,
         )
     return total
+
+
+def _formed(observation: Any, space: gym.Space[Any]) -> Any:
+    """Return an observation in the form of its space."""
+    if isinstance(space, gym.spaces.Dict):
+        return {name: _formed(observation[name], part) for name, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_formed(observation[k], part) for k, part in enumerate(space.spaces))
+    return observation if is_text(space) else np.asarray(observation).reshape(space.shape or ())
 
 
 def _rendering(spec: EnvSpec, seed: int) -> tuple[gym.Env[Any, Any], int, dict[str, Any]]:
@@ -157,7 +166,6 @@ def _rendering(spec: EnvSpec, seed: int) -> tuple[gym.Env[Any, Any], int, dict[s
     options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, *episode)
     drawn = replace(spec, kwargs={**spec.kwargs, "render_mode": RENDER})
     env = make_for_episode(drawn, restore.generators, options, plain)
-    env = env.env if isinstance(env, JoinedActions) else env
     if is_classic(spec):
         env = Begun(env, classic_envs(spec, (seed,), 1, "evaluation"))
     return env, reset_seed("evaluation", seed, *episode), options

@@ -962,6 +962,27 @@ class Defaulting(Drift):
         return super().reset(seed=seed)
 
 
+class Drawn(Drift):
+    """Draws itself, has hybrid actions, and shows a number as an array of one."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+    observation_space = spaces.Discrete(5)  # type: ignore[assignment]
+    action_space = spaces.Dict(push=spaces.Discrete(2), more=spaces.Box(-1, 1, (2,)))  # type: ignore[assignment]
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def push(self, action: Any) -> float:
+        assert self.action_space.contains(action)
+        return float(action["push"])
+
+    def show(self) -> Any:
+        return np.array([self.t % 5])
+
+    def render(self) -> Any:
+        return np.zeros((16, 16, 3), np.uint8)
+
+
 def die_at(steps: int) -> None:
     """Die or hang, if a file says so; one process takes one file."""
     if KILLS in os.environ and (files := sorted(Path(os.environ[KILLS]).glob("[0-9]*"))):

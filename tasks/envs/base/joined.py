@@ -105,14 +105,14 @@ class Joined(spaces.Space[NDArray[np.float32]]):
 
 
 class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
-    """A stateless wrapper that takes rows as actions."""
+    """A stateless wrapper that takes rows as actions, or these themselves."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.joined = self.action_space = Joined(env.action_space)
 
     def action(self, action: Array) -> Any:
-        return self.joined.split(action)
+        return self.joined.split(action) if isinstance(action, np.ndarray) else action
 
 
 def can_join(space: Space) -> bool:

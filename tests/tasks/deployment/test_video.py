@@ -19,6 +19,7 @@ from rekindle.tasks.envs import spaces_of
 from rekindle.tasks.envs.base.observations import Observations
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.registry import load
+from support_path import SUPPORT
 
 SHORT = EnvSpec("CartPole-v1", max_episode_steps=15)
 
@@ -127,3 +128,12 @@ def test_without_moviepy_an_error_says_what_to_install(tmp_path: Path, monkeypat
 def test_a_task_without_episodes_has_no_video(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedSpace, match="Surrogate has no episodes"):
         load("surrogate")(None).init().film(tmp_path / "x.mp4")
+
+
+@pytest.mark.parametrize("on_error", ["", "restart"])
+def test_a_video_shows_observations_and_actions_of_other_forms(
+    on_error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    task = untrained({"id": "faulty_envs:faults/Drawn-v0", "on_error": on_error})
+    assert task.film(tmp_path / "one.mp4") == pytest.approx(task.returns(1)[0])
