@@ -38,7 +38,7 @@ class TaskVecEnv(VecEnv):
         return self.envs.obs[0].copy()
 
     def step_async(self, actions: np.ndarray) -> None:
-        self.actions = np.asarray(actions)
+        self.actions = as_taken(actions, self.action_space)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         self.begun = False
@@ -73,6 +73,11 @@ class TaskVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         return [True] * self.num_envs  # each reports its episodes, as a Monitor does
+
+
+def as_taken(actions: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
+    """Return a model's actions as environments take them; bits are integers."""
+    return np.asarray(actions, np.int8 if isinstance(space, gym.spaces.MultiBinary) else None)
 
 
 def _from_zero(space: gym.Space[Any]) -> gym.Space[Any]:

@@ -32,9 +32,9 @@ from ..evaluation.seeds import evaluation_keys
 from ..rng import streams
 from .adapted_learner import AdaptedLearner
 from .data import decode, encode
-from .model_envs import TaskVecEnv
+from .model_envs import TaskVecEnv, as_taken
 from .model_spaces import OWN, POLICIES, SMALLEST
-from .model_state import load_state, moments_of, set_moments, state_of
+from .model_state import arguments_of, load_state, lost_from, moments_of, set_moments, state_of
 
 MOMENTS = "obs_normalizer."  # names of the statistics that scale observations begin with it
 
@@ -84,6 +84,11 @@ class SB3Learner(AdaptedLearner):
         self.epoch_size = self.values["epoch_steps"]
         self.envs = make_envs(self.env, self.seeds, self.values["num_envs"], processes=self.env_processes)
         try:
+            if self.envs.obs_kind == "mixed":
+                raise UnsupportedSpace(
+                    f"{self.title} sees numbers or one image, but {self.env.id} shows images beside other parts; take "
+                    "an algorithm of Rekindle's, such as ppo, or add a wrapper that leaves one of them"
+                )
             self.masks = mask_in(self.envs.obs_shape)
             if self.base == "MaskablePPO" and self.masks is None:
                 raise UnsupportedSpace(
@@ -141,6 +146,7 @@ class SB3Learner(AdaptedLearner):
                 for advice in ("You are trying to run .* on the GPU", "You have specified a mini-batch size of"):
                     warnings.filterwarnings("ignore", advice, UserWarning)
                 model = self.model_class(policy, self.venv, seed=seed, device=self.device, **arguments)
+            self.arguments = arguments_of(model)
             self.generators = self.generator_states()
         except (ArithmeticError, AssertionError, TypeError, ValueError, RuntimeError) as error:  # actions, images
             if is_lack_of_memory(error):
@@ -245,7 +251,7 @@ class SB3Learner(AdaptedLearner):
                 if explores and not step:
                     self.model.policy.reset_noise(len(inputs))  # type: ignore[operator]  # gSDE has it
                 actions, memory = self.model.predict(inputs, memory, **options)
-            return np.asarray(actions)[None]
+            return as_taken(actions, self.venv.action_space)[None]
 
         return act
 
@@ -279,7 +285,12 @@ class SB3Learner(AdaptedLearner):
         self.envs.load_member(member, tree["envs"])
 
     def inexact(self, member: int) -> list[str]:
-        return self.envs.inexact(member)
+        lost = [
+            f"{self.title} may resume otherwise: it has {name}, a {type(value).__name__}, which no state keeps; keep "
+            "numbers, texts, arrays, lists, dicts or generators of random numbers in the model instead"
+            for name, value in lost_from(self.model).items()
+        ]
+        return [*self.envs.inexact(member), *lost]
 
     def advice(self) -> tuple[str, ...]:
         return self.envs.advice
@@ -321,7 +332,7 @@ class ModelPart:
     def member_state(self, member: int) -> Tree:
         learner = self.learner
         episodes = [learner.task_envs.returns, learner.task_envs.lengths]
-        parts = [state_of(learner.model), learner.generators, episodes]
+        parts = [state_of(learner.model, learner.arguments), learner.generators, episodes]
         return encode(
             [*parts, moments_of(learner.venv)] if learner.venv is not learner.task_envs else parts, "the model"
         )
@@ -331,7 +342,7 @@ class ModelPart:
         model, generators, episodes, *moments = decode(tree)
         learner.task_envs.returns, learner.task_envs.lengths = episodes
         try:
-            load_state(learner.model, model)
+            load_state(learner.model, model, learner.arguments)
             learner.task_envs.begun = learner.model._last_obs is None
             for name, values in (moments[0] if moments else {}).items():
                 set_moments(learner.venv, name, values)

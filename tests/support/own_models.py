@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.buffers import ReplayBuffer
@@ -61,3 +63,34 @@ class Tree(ReplayBuffer):
 
 def nothing() -> None:
     """Be no algorithm."""
+
+
+class Recalling(A2C):
+    """Lets everything that it keeps, and an argument that it changes, decide how it learns."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.counts, self.phase, self.values = {"updates": 0}, "first", [0.5]
+        self.draws, self.last = np.random.default_rng(3), deque([1.0], maxlen=3)
+        self.relu = torch.nn.functional.relu
+
+    def train(self) -> None:
+        self.counts["updates"] += 1
+        self.values.append(0.1 if self.phase == "first" else 0.2)
+        self.last.append(self.last[0] + self.counts["updates"])
+        self.phase = "later"
+        self.ent_coef = 0.9 * self.ent_coef + 0.01 * float(self.draws.uniform())
+        self.vf_coef = sum(self.values) / len(self.values) + 0.01 * sum(self.last)
+        super().train()
+
+
+class Counter:
+    """An object that no state keeps."""
+
+
+class Hiding(A2C):
+    """Keeps an object."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.counter = Counter()

@@ -423,3 +423,40 @@ def test_arguments_that_are_no_data_are_refused(
 
     with pytest.raises(error, match=message):
         train()
+
+
+def test_the_state_has_attributes_and_arguments_that_a_subclass_changes() -> None:
+    values = {"n_steps": 8, "num_envs": 2, "epoch_steps": 64, "ent_coef": 0.01}
+    whole, first, resumed, other = (SB3(own_models.Recalling)("CartPole-v1", seed=1).init(**values) for _ in range(4))
+    whole.fit(3)
+    first.fit(1)
+    state = first.state_dict()
+    resumed.load_state_dict(state)
+    resumed.fit(3)
+    assert (resumed.digest, resumed.inexact, whole.inexact) == (whole.digest, [], [])
+    assert resumed.member_ref().learner.model.last.maxlen == 3
+    other.load_state_dict(state)
+    assert other.member_ref().learner.model.ent_coef == first.member_ref().learner.model.ent_coef != 0.01
+
+
+def test_an_attribute_that_no_state_keeps_is_a_label() -> None:
+    task = SB3(own_models.Hiding)("CartPole-v1").init(n_steps=8, epoch_steps=64)
+    task.fit(1)
+    assert task.inexact == [
+        "sb3:own_models:Hiding may resume otherwise: it has counter, a Counter, which no state keeps; keep numbers, "
+        "texts, arrays, lists, dicts or generators of random numbers in the model instead"
+    ]
+
+
+def test_bits_are_actions_and_images_beside_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    values = {"n_steps": 8, "num_envs": 2, "epoch_steps": 64}
+
+    def seeing(see: Any) -> EnvSpec:
+        return EnvSpec("faulty_envs:faults/Soak-v0", {"see": see, "do": "bits", "length": 9, "faults": {}})
+
+    task = load("sb3:A2C")(seeing("box")).init(**values)
+    task.fit(1)
+    assert task.evaluate() is not None
+    with pytest.raises(UnsupportedSpace, match="sb3:A2C sees numbers or one image, but faulty_envs:faults/Soak-v0 sho"):
+        load("sb3:A2C")(seeing({"a": "image", "b": "box"})).init(**values).fit(1)
