@@ -88,7 +88,7 @@ class Cohort:
             raise ValueError("a cohort must have at least one task, but got none")
         first, *others = tasks
         for other in others:
-            if (other.identity.company, other.device) != (first.identity.company, first.device):
+            if (other.identity.cohort_key, other.device) != (first.identity.cohort_key, first.device):
                 names = first.identity.structural_difference(other.identity)
                 names += ["device"] if other.device != first.device else []
                 raise ValueError(

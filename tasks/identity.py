@@ -113,7 +113,7 @@ class TaskIdentity:
         return canonical_json(parts).decode()
 
     @cached_property
-    def company(self) -> str:
+    def cohort_key(self) -> str:
         """Text that is equal for tasks that can share a cohort.
 
         Beside their structure, it names their other hyperparameters: where one depends on a value that is not

@@ -302,7 +302,7 @@ class StudyRunner:
             values = unflatten(ready.trial.params)
             env = environment_of(self.config, ready.trial.replicate)
             space = self.config.space_in(self.algorithm, env)
-            structure, others = space.structure(values), space.dynamic(values)  # see `TaskIdentity.company`
+            structure, others = space.structure(values), space.dynamic(values)  # see `TaskIdentity.cohort_key`
             parts = self.config.environments.index(env), sorted(structure.items()), sorted(others)
             self._structures[number] = repr(parts)
         return self._structures[number], ready.segment.rung, ready.segment.epochs
