@@ -30,7 +30,7 @@ from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
 from .envs.base.envs import Envs, StepResult
 from .envs.classic.envs import is_classic
-from .errors import LARGEST, LOWER_RATES, EpisodesLost, StateMismatch, UnsupportedSpace
+from .errors import LARGEST, LOWER_RATES, EpisodesLost, StateMismatch, TaskError, UnsupportedSpace
 from .explanations import explanation
 from .hyperparameters import stack_hyperparameters
 from .learner_state import check_counters
@@ -428,10 +428,14 @@ class BaseLearner:
             raise StateMismatch(f"members must be at the same point, but got {work}")
         for name in self.counters():
             setattr(self, name, counters[name])
-        self.tally.load_member(member, tree["tally"])
         self.load_surroundings(member, tree)
-        for name, part in parts.items():
-            part.load_member(member, tree[name])
+        for name, part in {"tally": self.tally, **parts}.items():
+            try:
+                part.load_member(member, tree[name])
+            except TaskError:
+                raise
+            except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+                raise StateMismatch(f"{subject}: the state of {name} has another form: {error!r}") from None
         if left_out:
             self.refill(member)
 

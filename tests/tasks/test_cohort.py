@@ -17,7 +17,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
 from rekindle.tasks.algorithms import on_policy_learner
 from rekindle.tasks.checkpoint.state import difference
-from rekindle.tasks.errors import Diverged
+from rekindle.tasks.errors import Diverged, StateMismatch
 from rekindle.tasks.runtime.threads import one_thread
 
 SMALL: dict[str, Any] = unflatten(tiny.ROLLOUTS)
@@ -333,3 +333,13 @@ def test_events_are_kept_until_they_are_stored(store: Store, monkeypatch: pytest
     task.finish()
     assert [event.data for event in store.events(task.uid) if event.kind == "inexact"] == [{"inexact": ["a reason"]}]
     assert task.events == []
+
+
+def test_a_state_whose_sums_have_another_form_is_refused() -> None:
+    task = Drift().init()
+    task.member_ref().learner.run_epoch(stop=lambda: True)
+    state, digest = task.state_dict(), task.digest
+    for tally in ({"x": [0.5, 1]}, {"count": 1, "x": "a"}, {"count": 1, "x": {}}):
+        with pytest.raises(StateMismatch, match="DriftLearner: the state of tally has another form"):
+            task.load_state_dict({**state, "learner": {**state["learner"], "tally": tally}})
+    assert (task.bad, task.digest) == (None, digest)
