@@ -53,6 +53,21 @@ def test_files_links_and_folders_come_back() -> None:
     assert packed(again).digest == packed(folder).digest
 
 
+def test_files_with_larger_numbers_are_newer_after_a_resume() -> None:
+    """A program that takes the newest checkpoint takes the last one, on this machine and on another."""
+    folder = Folder()
+    for step in (2, 9, 10, 100):
+        (folder.work / f"step-{step}").mkdir()
+        (folder.work / f"step-{step}" / "model.pt").write_bytes(bytes(step))
+        (folder.work / f"{step}.pt").write_bytes(bytes(step))
+    folder.keep()
+    folder.restore()
+    for restored in (folder, loaded(packed(folder))):
+        for pattern, last in (("*.pt", "100.pt"), ("step-*", "step-100"), ("*/model.pt", "step-100/model.pt")):
+            newest = max(restored.work.glob(pattern), key=lambda path: int(path.stat().st_mtime))
+            assert newest == restored.work / last
+
+
 def test_changes_after_the_last_copy_are_undone() -> None:
     folder = Folder()
     (folder.work / "model").write_text("whole")
