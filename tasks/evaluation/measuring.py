@@ -129,7 +129,7 @@ class EpisodeTally:
         """
         count, active = columns.stop - columns.start, running[:, columns]
         self.lengths[:, columns] += active
-        self.returns[:, columns] += step.reward[:, :count] * active
+        self.returns[:, columns] += np.where(active, step.reward[:, :count], 0.0)  # others may be infinite
         ended = active & (step.terminated | step.truncated)[:, :count]
         self.info[:, columns][ended] = self.envs.info.last.reshape(*step.reward.shape, -1)[:, :count][ended]
         active &= ~ended

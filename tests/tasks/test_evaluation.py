@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec, Store
 from rekindle.tasks import Task
+from rekindle.tasks.envs import StepResult, make_envs
 from rekindle.tasks.evaluation import episodes as played_episodes
 from rekindle.tasks.evaluation.episodes import due_episodes
-from rekindle.tasks.evaluation.measuring import measure_episodes
+from rekindle.tasks.evaluation.measuring import EpisodeTally, measure_episodes
 from rekindle.tasks.evaluation.objective import evaluate_within
 from rekindle.tasks.evaluation.seeds import evaluation_keys
 
@@ -296,3 +297,13 @@ def test_each_particle_has_its_share_of_the_steps() -> None:
     assert 2 * 20 < np.nansum(returns) == steps < 480  # a return of CartPole is its episode's length
     rows = [row[~np.isnan(row)] for row in returns]
     assert error == pytest.approx(sum(row.var(ddof=1) / len(row) for row in rows) ** 0.5 / 2)  # of a mean of two means
+
+
+def test_no_reward_counts_after_the_end_of_an_episode_however_large() -> None:
+    envs = make_envs("CartPole-v1", [0], 3)
+    tally, running, none = EpisodeTally(1, 1, 3, envs), np.array([[True, False, False]]), np.zeros((1, 3), bool)
+    rewards = np.float32([[1, np.inf, np.nan]])
+    tally.add(slice(0, 3), running, StepResult(envs.obs, rewards, none, none))
+    envs.close()
+    assert tally.returns.tolist() == [[1, 0, 0]]
+    assert tally.lengths.tolist() == [[1, 0, 0]]
