@@ -179,7 +179,7 @@ class Steering:
                 weight; "off" removes a bound, None changes nothing.
 
         Raises:
-            CommandRefused: nothing would change, or the study already has that many trials or epochs.
+            CommandRefused: nothing is named to change, or the study already has that many trials or epochs.
             BadConfig: a number, range or option is invalid.
             TypeError: `extend` does not change an option of this name.
         """
