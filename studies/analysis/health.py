@@ -470,9 +470,10 @@ def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
     """Find studies that spent most of their epochs on pruned trials.
 
     The check skips the adaptive scheduler, which decides from the study's own rungs how many trials to prune, and
-    populations, in which another member continues from each one that is replaced.
+    populations, in which another member continues from each one that is replaced. On a single rung, only a race prunes,
+    which spares seeds.
     """
-    if rows.config.scheduling.adapts or rows.config.scheduling.population:
+    if rows.config.scheduling.adapts or rows.config.scheduling.population or len(rows.config.rungs) < 2:
         return
     trained: dict[int, int] = {}
     for row in rows.runs:

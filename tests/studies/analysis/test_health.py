@@ -495,6 +495,12 @@ def test_fewer_rungs_that_a_command_takes_are_proposed(epochs: tuple[int, int, i
         assert len(surrogate(scheduler="halving", epochs=(low, high, base)).rungs) < len(config.rungs)
 
 
+def test_configurations_that_a_race_drops_on_a_single_rung_are_no_waste() -> None:
+    trials = [Trial(n, uid=str(n), params={}, state="pruned" if n else "complete") for n in range(99)]
+    rows = [Segment(n, 0, 1, "done", 0.0) for n in range(99)]
+    assert findings_of(spent_on_pruned, surrogate(scheduler="none", epochs=(1, 1, 3)), trials, rows) == []
+
+
 def test_workers_that_wait_for_most_of_the_time_are_found() -> None:
     def findings(*spans: tuple[float, float], **options: Any) -> list[str]:
         events = [Event(f"t{n}", a, "start", {"owner": f"w{n}", "token": 1}) for n, (a, _) in enumerate(spans)]
