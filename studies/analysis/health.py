@@ -17,6 +17,7 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Range, Real
 from ...tasks.errors import ADVICE, INEXACT, LOWER_RATES, ProgramError, ProgramFailed
+from ..engine.confirmation_views import complete_confirmation
 from ..engine.probes import GOES_ON, probe_view
 from ..engine.ranking import rank
 from ..engine.study_views import study_view
@@ -50,6 +51,7 @@ from .unlearned import (
     Curve,
     Signs,
     bar_of,
+    confirmed_bar,
     is_ahead,
     learned_nothing,
     measured_best,
@@ -178,7 +180,9 @@ def _rows(store: Store, name: str) -> Rows:
     results, probe = measurements(config, trials, segments), probe_view(store.commands(name))
     objective, direction = next(iter(objectives_of(config).items()))
     curves = store.curves(name, (objective, EPISODE_RETURN, RETURN_EPISODES))
+    trained = study_view(store, name).trials
     bar = bar_of(config, probe, len(results.scores), *measured_best(replicates, runs, curves))
+    bar = confirmed_bar(complete_confirmation(store, name, trained), bar, probe)
     learned = set() if bar is None else risen(probe, replicates, curves) | together_above(probe, results)
     sign = -1 if direction == MINIMIZE else 1
     return Rows(
@@ -188,7 +192,7 @@ def _rows(store: Store, name: str) -> Rows:
         replicates=replicates,
         runs=runs,
         results=results,
-        order=[trial.number for trial in rank(study_view(store, name).trials, {objective: direction})],
+        order=[trial.number for trial in rank(trained, {objective: direction})],
         curves=curves,
         probe=probe,
         bar=bar,

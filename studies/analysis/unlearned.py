@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..engine.bounds import standard_error
-from ..engine.views import Probe, ProbeView
+from ..engine.views import ConfirmationView, Probe, ProbeView
 from ..statistics.tails import t_quantile
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import SIZED, Config
@@ -64,6 +64,11 @@ class Baselines:
         """Mean return of each untrained policy."""
         return [statistics.fmean(returns) for returns in self.policies]
 
+    @property
+    def level(self) -> float:
+        """The larger of random actions' mean and the best untrained policy's."""
+        return max([*self.means, *([statistics.fmean(self.random)] if self.random else [])], default=math.inf)
+
 
 def bar_of(
     config: Config, probe: Probe, count: int, episodes: float = EPISODES, error: float | None = None
@@ -107,6 +112,23 @@ def bar_of(
     return max(by_luck, *means, max(levels) + SLIGHT * (max(levels) - min(levels)))
 
 
+def confirmed_bar(confirmation: ConfirmationView | None, bar: float | None, probe: Probe) -> float | None:
+    """Return the bar of a study that may be confirmed.
+
+    The search has not chosen the fresh seeds, so they need no luck of the best of many: if the 95% interval of a
+    candidate's mean is above random actions and all untrained policies, so is each result that is.
+
+    Args:
+        confirmation: complete confirmation of the study, if it has one.
+        bar: see `bar_of`.
+        probe: probe of the environment.
+    """
+    level = Baselines.of(probe).level
+    estimates = [candidate.estimate for candidate in confirmation.candidates] if confirmation is not None else []
+    is_above = any(estimate is not None and estimate.low > level for estimate in estimates)
+    return min(bar, level) if bar is not None and is_above else bar
+
+
 _normal_quantile = statistics.NormalDist().inv_cdf
 
 
@@ -145,8 +167,7 @@ def is_ahead(probe: Probe, best: float, count: int, episodes: float = EPISODES, 
         return False
     view = probe.baselines.get("random")
     high = max(baselines.random, default=-math.inf) if view is None or view.high is None else view.high
-    level = max([*baselines.means, *([statistics.fmean(baselines.random)] if baselines.random else [])])
-    return best > high and best > level + _luckiest(count) * _error(baselines, episodes, error)
+    return best > high and best > baselines.level + _luckiest(count) * _error(baselines, episodes, error)
 
 
 def measured_best(

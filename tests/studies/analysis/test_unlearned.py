@@ -17,12 +17,22 @@ from rekindle.studies.analysis.cures import cures
 from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.analysis.importance import Measurements, measurements
 from rekindle.studies.analysis.rising import drawn_return, is_early, is_rewarded, risen, too_short
-from rekindle.studies.analysis.unlearned import Signs, bar_of, is_ahead, not_judged, nothing_learned, together_above
+from rekindle.studies.analysis.unlearned import (
+    Baselines,
+    Signs,
+    bar_of,
+    is_ahead,
+    not_judged,
+    nothing_learned,
+    together_above,
+)
+from rekindle.studies.engine.confirmations import confirmation_config, confirmation_name, start_confirmation
 from rekindle.studies.engine.probes import FOUND, described
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.engine.sizing import Sized
 from rekindle.studies.engine.tune_options import study_config
 from rekindle.studies.engine.views import FailedProbeView
+from rekindle.studies.schedulers.seeds import seeds_of
 from rekindle.studies.storage.commands import PROBE, add
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import SIZED
@@ -65,6 +75,17 @@ def diagnosed(
                 points = [(int(e), {"episode_return": float(v)}) for e, v in zip(at, values, strict=True)]
                 store.save([Write(lease, EPOCHS, metrics=points)])
         return diagnose(store, "s").to_json()
+
+
+def confirm(url: str, result: float) -> None:
+    """Store a confirmation of `diagnosed`'s study whose trainings on fresh seeds have about this result."""
+    with Store(url) as store:
+        config, name = confirmation_config(store, "s", 1, 3), confirmation_name("s")
+        start_confirmation(store, "s", config)
+        numbers = range(config.trials[-1] * seeds_of(config))
+        trials = [Trial(n, f"fresh{n}", {}, {"seed": n}, "complete") for n in numbers]
+        segments = [Segment(n, 0, EPOCHS, "done", result + n % 3, "d") for n in numbers]
+        store.add_rows(name, trials=trials, segments=segments)
 
 
 def checks(diagnosis: dict[str, Any]) -> set[str]:
@@ -239,6 +260,20 @@ def test_a_best_result_that_episodes_or_random_actions_explain_is_not_ahead() ->
     assert not is_ahead(seen(random=equal, untrained=untrained), -8.0, 8, 20, 1.0)
     assert not is_ahead(seen(random=equal, untrained=[]), -8.0, 8)
     assert not is_ahead(None, -8.0, 8)
+
+
+def test_fresh_seeds_above_all_untrained_policies_show_that_something_was_learned(tmp_path: Path) -> None:
+    """The bar for the best of many results is far above untrained policies, but these seeds are not chosen."""
+    view = described(baselines("Pendulum-v1"))
+    level, bar = Baselines.of(view).level, bar_of(tiny(), view, 2 * TRIALS)
+    assert bar is not None
+    scores = np.linspace(level - 90, (level + bar) / 2, 2 * TRIALS).reshape(2, TRIALS).T
+    for fresh, told in ((level - 5, True), ((level + bar) / 2, False)):
+        url = f"sqlite:///{tmp_path / f'{told}.db'}"
+        assert "nothing learned" in checks(diagnosed(url, "Pendulum-v1", scores))
+        confirm(url, fresh)
+        with Store(url) as store:
+            assert ("nothing learned" in checks(diagnose(store, "s").to_json())) is told
 
 
 def test_a_study_whose_probe_has_too_few_episodes_is_told_that_it_is_not_judged() -> None:
