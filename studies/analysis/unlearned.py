@@ -115,8 +115,8 @@ def bar_of(
 def confirmed_bar(confirmation: ConfirmationView | None, bar: float | None, probe: Probe) -> float | None:
     """Return the bar of a study that may be confirmed.
 
-    The search has not chosen the fresh seeds, so they need no luck of the best of many: if the 95% interval of a
-    candidate's mean is above random actions and all untrained policies, so is each result that is.
+    The search has not chosen the fresh seeds, so no luck of the best of many is in them. If the 95% interval of a
+    candidate's mean on these is above random actions and all untrained policies, a result above both is learned.
 
     Args:
         confirmation: complete confirmation of the study, if it has one.
