@@ -50,7 +50,9 @@ def clock_ahead(env: gym.Env[Any, Any]) -> Iterator[None]:
 
     def numpy_moment(_: Any, *values: Any) -> Any:
         number = usual_moment(*values)
-        return number + np.timedelta64(SHIFT) if is_ahead() and values[:1] in (("now",), ("today",)) else number
+        if not is_ahead() or values[:1] not in (("now",), ("today",)):
+            return number
+        return (number + np.timedelta64(SHIFT)).astype(number.dtype)  # SHIFT has a unit of its own
 
     usual_moment: Any = np.datetime64
     ahead: dict[int, Any] = {id(getattr(time, name)): shifted(getattr(time, name), seconds) for name in SECONDS}

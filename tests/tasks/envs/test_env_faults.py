@@ -29,6 +29,7 @@ from rekindle.tasks.envs.gym.make import begin_episode
 from rekindle.tasks.envs.gym.rewards import check_step
 from rekindle.tasks.envs.gym.surroundings import guards_of
 from rekindle.tasks.envs.selftest.attempts import self_test
+from rekindle.tasks.envs.selftest.clock import clock_ahead
 from rekindle.tasks.envs.selftest.kept_state import instance_state
 from rekindle.tasks.errors import Diverged, TaskError, UnsupportedSpace
 from rekindle.tasks.identity import TaskIdentity
@@ -249,6 +250,15 @@ def test_the_self_test_finds_the_hour_however_it_is_read(reading: str) -> None:
 
 def test_moments_that_are_given_do_not_depend_on_the_time() -> None:
     assert self_test(EnvSpec("faulty_envs:faults/Hourly-v0", {"reading": "past"})).exact
+
+
+@pytest.mark.parametrize("how", [("now",), ("today",), ("now", "ms")])
+def test_a_moment_of_numpy_that_is_ahead_keeps_its_unit(how: tuple[str, ...]) -> None:
+    usual: Any = np.datetime64(*how)
+    with clock_ahead(gym.make("CartPole-v1")):
+        ahead: Any = np.datetime64(*how)
+    assert ahead.dtype == usual.dtype
+    assert datetime.timedelta(days=40) <= (ahead - usual).item() < datetime.timedelta(days=42)
 
 
 def test_the_self_test_leaves_the_clock_right() -> None:
