@@ -20,7 +20,7 @@ from ..errors import DamagedCheckpoint
 from .retention import drop, metrics_at
 from .sql.database import Database
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
-from .sql.writes import chunks, insert
+from .sql.writes import chunks, insert, rows_with
 
 
 def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[str], bytes]) -> None:
@@ -28,11 +28,9 @@ def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[s
 
     `data_of` is called for those only, as serializing is expensive.
     """
-    stored: dict[str, int] = {}
     digests = sorted(names)  # always in this order, so that two writers cannot deadlock
-    for some in chunks(digests):
-        query = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(some))
-        stored.update((digest, size) for digest, size in connection.execute(query))
+    rows = rows_with(connection, sa.select(blob.c.digest, blob.c.size), blob.c.digest, digests)
+    stored = {row.digest: row.size for row in rows}
     for digest in digests:
         if stored.get(digest, -1) < 0:
             data = data_of(digest)

@@ -18,7 +18,7 @@ from ..failures import FAILED, HUNG, KILLED, RETRY_RULES, Decision, Killed, deci
 from .locks.fencing import TAKEOVER, free_among
 from .locks.owner import Owner
 from .sql.schema import CHUNK, Now, event, task
-from .sql.writes import chunks
+from .sql.writes import chunks, rows_with
 
 Row = sa.Row[Any]  # an event, with its age in seconds and its task's epochs and owner
 EXCUSED = 16  # maximum number of deaths that are blamed on machines, not on the trial
@@ -116,9 +116,8 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Failur
     query = sa.select(*columns, task.c.epochs, task.c.lease_owner).join(task, task.c.uid == event.c.uid)
     query = query.where(event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
     events: dict[str, list[Row]] = {}
-    for some in chunks(sorted(uids)):
-        for row in connection.execute(query.where(event.c.uid.in_(some))):
-            events.setdefault(row.uid, []).append(row)
+    for row in rows_with(connection, query, event.c.uid, uids):
+        events.setdefault(row.uid, []).append(row)
     return {uid: _history(connection, events_of) for uid, events_of in events.items()}
 
 

@@ -22,7 +22,7 @@ from ..errors import DamagedRow, ResultMismatch, StudyMismatch, StudyReplaced, U
 from ..redact import masked
 from .rows import Changes, Result, Segment, Study, Trial
 from .sql.schema import Now, segment, study, trial
-from .sql.writes import chunks, insert
+from .sql.writes import chunks, insert, rows_with
 
 _STUDY = (study.c.name, study.c.config, study.c.created)
 TRIAL_STATES = ("running", "complete", "pruned", "failed", "cancelled")
@@ -221,13 +221,11 @@ def read_rows(
     query = sa.select(*columns).where(table.c.study == name).order_by(*table.primary_key)
     if after >= 0:
         query = query.where(table.c.revision > after)
-    queries = [query]
     if isinstance(of, sa.Select):
-        queries = [query.where(table.c.number.in_(of))]
-    elif of is not None:
-        queries = [query.where(table.c.number.in_(some)) for some in chunks(sorted(set(of)))]
+        query, of = query.where(table.c.number.in_(of)), None
+    rows = connection.execute(query).all() if of is None else rows_with(connection, query, table.c.number, {*of})
     seeds = seeds or seeds_of(connection, name)
-    return [row(*columns, seeds=seeds) for query in queries for columns in connection.execute(query).all()]
+    return [row(*columns, seeds=seeds) for columns in rows]
 
 
 def trials(connection: Connection, name: str, after: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:

@@ -20,7 +20,7 @@ from .locks.fencing import TAKEN
 from .locks.owner import Owner
 from .rows import CheckpointRow, Claim, Event, TaskRow, Trial, Work
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, segment, task, trial
-from .sql.writes import chunks
+from .sql.writes import chunks, rows_with
 
 MIRROR = "mirror/"  # prefix of a study's name: uid of the lease for its copy in Optuna's tables
 
@@ -32,7 +32,7 @@ def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[T
     query = sa.select(*columns).order_by(c.created, c.uid)
     if uids is None:
         return [TaskRow(*row) for row in connection.execute(query)]
-    rows = [TaskRow(*row) for some in chunks([*uids]) for row in connection.execute(query.where(c.uid.in_(some)))]
+    rows = [TaskRow(*row) for row in rows_with(connection, query, c.uid, uids)]
     return sorted(rows, key=lambda row: (row.created, row.uid))
 
 
@@ -45,15 +45,13 @@ def count_tasks(connection: Connection, without: Sequence[str]) -> int:
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
     """Return the epochs of the tasks' last checkpoints, by uid."""
     columns = sa.select(task.c.uid, task.c.epochs)
-    results = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
-    return {row.uid: row.epochs for rows in results for row in rows}
+    return {row.uid: row.epochs for row in rows_with(connection, columns, task.c.uid, uids)}
 
 
 def trained_for(connection: Connection, uids: Collection[str]) -> dict[str, float]:
     """Return how many seconds workers trained tasks, by uid."""
     columns = sa.select(task.c.uid, task.c.trained)
-    results = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
-    return {row.uid: row.trained for rows in results for row in rows}
+    return {row.uid: row.trained for row in rows_with(connection, columns, task.c.uid, uids)}
 
 
 def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
@@ -231,9 +229,9 @@ def events(connection: Connection, uid: str) -> list[Event]:
 
 def started(connection: Connection, uids: Collection[str]) -> dict[str, float]:
     """Return when the training of each task began, by uid."""
-    first = sa.select(event.c.uid, sa.func.min(event.c.created)).where(event.c.kind.in_(TAKEN)).group_by(event.c.uid)
-    results = (connection.execute(first.where(event.c.uid.in_(some))) for some in chunks(list(uids)))
-    return {uid: created for rows in results for uid, created in rows}
+    began = sa.func.min(event.c.created).label("began")
+    first = sa.select(event.c.uid, began).where(event.c.kind.in_(TAKEN)).group_by(event.c.uid)
+    return {row.uid: row.began for row in rows_with(connection, first, event.c.uid, uids)}
 
 
 def metrics_after(connection: Connection, epochs: Mapping[str, int]) -> dict[str, list[tuple[int, Metrics]]]:

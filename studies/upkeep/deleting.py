@@ -24,7 +24,7 @@ from ..storage import studies as study_rows
 from ..storage.branches import BRANCH, BRANCHED
 from ..storage.retention import drop
 from ..storage.sql.schema import checkpoint, command, event, metric, segment, study, task, trial
-from ..storage.sql.writes import chunks
+from ..storage.sql.writes import chunks, rows_with
 from ..storage.store import MIRROR, Store
 from .confirmed_seeds import confirmed_study, used_seeds, with_used
 from .locking import lock_if_free
@@ -88,7 +88,7 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         if locked in stored and not lock_if_free(connection, locked, dry_run=dry_run):
             raise _in_training(locked)
     c = checkpoint.c
-    ids = [id for some in chunks(going) for id in connection.scalars(sa.select(c.id).where(c.uid.in_(some)))]
+    ids = [row.id for row in rows_with(connection, sa.select(c.id), c.uid, going)]
     numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study.in_(names))
     deletion = Deletion(next(iter(names), None), [*names[1:]], connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
@@ -101,8 +101,8 @@ def _delete(connection: Connection, names: Sequence[str], uid: str | None, dry_r
         # The deletion of the study's row has waited for workers that were about to claim its tasks.
         if claimed := set(connection.scalars(sa.select(task.c.uid))) & set(going) - stored:
             raise _in_training(min(claimed))
-        for some in chunks([*going, *rows]):
-            _forget(connection, some)
+        for part in chunks([*going, *rows]):
+            _forget(connection, part)
     return deletion
 
 
@@ -124,13 +124,12 @@ def _in_training(uid: str) -> StillNeeded:
 def _needed(connection: Connection, uids: Collection[str], names: Sequence[str]) -> dict[str, str]:
     """Return the tasks that anything outside these studies needs, with reasons."""
     kept: dict[str, str] = {}
-    t = trial.c
-    for some in chunks(sorted(uids)):
-        others = sa.select(t.uid, t.study, t.number).where(t.uid.in_(some), t.study.not_in(names))
-        for row in connection.execute(others.order_by(t.study, t.number)).all():
-            if row.uid not in kept:
-                number = row.number // study_rows.seeds_of(connection, row.study)  # as `rekindle trials` has it
-                kept[row.uid] = f"is trial {number} of study {row.study!r}"
+    columns = trial.c.uid, trial.c.study, trial.c.number
+    others = sa.select(*columns).where(trial.c.study.not_in(names)).order_by(trial.c.study, trial.c.number)
+    for row in rows_with(connection, others, trial.c.uid, uids):
+        if row.uid not in kept:
+            number = row.number // study_rows.seeds_of(connection, row.study)  # as `rekindle trials` has it
+            kept[row.uid] = f"is trial {number} of study {row.study!r}"
     children = _children(connection, uids)
     grown = True
     while grown:  # the parent of a kept task is kept, too
@@ -144,23 +143,21 @@ def _needed(connection: Connection, uids: Collection[str], names: Sequence[str])
 def _children(connection: Connection, uids: Collection[str]) -> dict[str, set[str]]:
     """Return the tasks that branch from each of these that has any."""
     named: dict[str, set[str]] = {}
-    for some in chunks(sorted(uids)):
-        notes = sa.select(event.c.uid, event.c.data).where(event.c.uid.in_(some), event.c.kind == BRANCHED)
-        for uid, data in connection.execute(notes):
-            named.setdefault(uid, set()).add(str(data.get("to")))
-    stored: set[str] = set()
-    for some in chunks(sorted(set[str]().union(*named.values()))):
-        stored.update(connection.scalars(sa.select(task.c.uid).where(task.c.uid.in_(some))))
-    return {uid: children & stored for uid, children in named.items()}
+    branchings = sa.select(event.c.uid, event.c.data).where(event.c.kind == BRANCHED)
+    for uid, data in rows_with(connection, branchings, event.c.uid, uids):
+        named.setdefault(uid, set()).add(str(data.get("to")))
+    children = set[str]().union(*named.values())
+    stored = {row.uid for row in rows_with(connection, sa.select(task.c.uid), task.c.uid, children)}
+    return {uid: names & stored for uid, names in named.items()}
 
 
 def _forget(connection: Connection, uids: Collection[str]) -> None:
     """Delete the rows of tasks, and their parents' events about them."""
-    e = event.c
-    starts = connection.scalars(sa.select(e.data).where(e.uid.in_(uids), e.kind == BRANCH)).all()
-    for some in chunks(sorted({str(data.get("parent")) for data in starts})):
-        notes = connection.execute(sa.select(e.id, e.data).where(e.uid.in_(some), e.kind == BRANCHED)).all()
-        for ids in chunks([id for id, note in notes if note.get("to") in uids]):
-            connection.execute(event.delete().where(e.id.in_(ids)))
+    starts = connection.scalars(sa.select(event.c.data).where(event.c.uid.in_(uids), event.c.kind == BRANCH)).all()
+    parents = {str(data.get("parent")) for data in starts}
+    branchings = sa.select(event.c.id, event.c.data).where(event.c.kind == BRANCHED)
+    of_parents = rows_with(connection, branchings, event.c.uid, parents)
+    for ids in chunks([row.id for row in of_parents if row.data.get("to") in uids]):
+        connection.execute(event.delete().where(event.c.id.in_(ids)))
     for table in (metric, event, task):
         connection.execute(table.delete().where(table.c.uid.in_(uids)))

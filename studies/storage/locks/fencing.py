@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from ...errors import IdentityMismatch, LeaseLost, TaskBusy
 from ..sql.schema import Now, checkpoint, event, task
-from ..sql.writes import add_events, add_task, chunks
+from ..sql.writes import add_events, add_task, rows_with
 from .leases import StoreLease, held_here
 from .owner import Owner
 
@@ -138,7 +138,7 @@ def left_by_dead(connection: Connection, uids: Collection[str]) -> dict[str, int
 def _held(connection: Connection, uids: Collection[str]) -> Sequence[Any]:
     """Return `HOLDER` of the tasks that have an owner, dead or alive."""
     query = sa.select(*HOLDER).where(task.c.lease_owner.is_not(None))
-    return [row for some in chunks([*uids]) for row in connection.execute(query.where(task.c.uid.in_(some)))]
+    return rows_with(connection, query, task.c.uid, uids)
 
 
 def owners(connection: Connection) -> list[str]:

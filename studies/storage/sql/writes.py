@@ -1,8 +1,8 @@
-"""Writes that several parts of the store share."""
+"""Reads and writes that several parts of the store share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -23,6 +23,16 @@ def insert(connection: Connection, table: sa.Table) -> Any:
 def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield some of the values at a time, for one IN (...)."""
     return (values[i : i + CHUNK] for i in range(0, len(values), CHUNK))
+
+
+def rows_with(
+    connection: Connection, query: sa.Select[Any], column: sa.ColumnElement[Any], values: Collection[Any]
+) -> list[Any]:
+    """Return a query's rows whose column has one of many values.
+
+    They are in the query's order within each chunk of values, which are sorted.
+    """
+    return [row for part in chunks(sorted(values)) for row in connection.execute(query.where(column.in_(part)))]
 
 
 def add_task(
