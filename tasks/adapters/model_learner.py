@@ -34,7 +34,8 @@ from .adapted_learner import AdaptedLearner
 from .data import decode, encode
 from .model_envs import TaskVecEnv, as_taken
 from .model_spaces import OWN, POLICIES, SMALLEST
-from .model_state import arguments_of, load_state, lost_from, moments_of, set_moments, state_of
+from .model_state import load_state, lost_from, moments_of, set_moments, state_of
+from .subclass_state import arguments_of
 
 MOMENTS = "obs_normalizer."  # names of the statistics that scale observations begin with it
 

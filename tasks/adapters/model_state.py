@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import dis
-import inspect
-import logging
-import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from enum import Enum
-from functools import cache
-from pathlib import PurePath
-from types import FunctionType, ModuleType
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -26,12 +16,10 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 
 from ..errors import NotData
-from .data import encode
 from .jax_trees import is_tree, leaves_of, with_leaves
+from .subclass_state import added_data, additions_of, are_equal, changed_from, is_fixed, load_additions, parameters_of
 
-KNOWN = ("stable_baselines3", "sb3_contrib", "sbx", "rekindle", "abc", "typing", "builtins")  # others' classes aside
 ADDED, CHANGED = "added attributes", "changed arguments"  # entries of the state of a user's class
-FIXED = (type, ModuleType, torch.device, torch.dtype, np.dtype, Enum, gym.Space, gym.Env, logging.Logger, PurePath)
 
 
 def moments_of(venv: VecEnv) -> dict[str, Any]:
@@ -60,7 +48,7 @@ def state_of(model: BaseAlgorithm, arguments: Mapping[str, Any]) -> dict[str, An
         arguments: its arguments, see `arguments_of`.
     """
     options: dict[str, Any] = {}
-    additions = added_to(model) if is_subclass(model) else {}
+    additions = additions_of(model)
     # a branch has its own values of what it is given
     supplied = {"start_time", "horizon", *parameters_of(type(model).__mro__)} - {"policy"}
     for name, value in vars(model).items():
@@ -69,102 +57,17 @@ def state_of(model: BaseAlgorithm, arguments: Mapping[str, Any]) -> dict[str, An
         if (content := _data(value)) is not ...:
             options[name] = content
     options["action_space"] = model.action_space.np_random.bit_generator.state
-    if is_subclass(model):
-        added = {name: x for name, part in additions.items() if name not in options and (x := _added(part)) is not ...}
-        changed = {name: [x, vars(model)[name]] for name, x in arguments.items() if not _same(x, vars(model)[name])}
-        options |= {name: part for name, part in ((ADDED, added), (CHANGED, changed)) if part}
+    parts = {name: added_data(value) for name, value in additions.items() if name not in options}
+    added = {name: part for name, part in parts.items() if part is not ...}
+    changed = changed_from(model, arguments)
+    options |= {name: part for name, part in ((ADDED, added), (CHANGED, changed)) if part}
     return options
-
-
-def is_subclass(model: BaseAlgorithm) -> bool:
-    """Return whether a model is of a class of the user's."""
-    return not all(_is_known(part) for part in type(model).__mro__)
-
-
-def arguments_of(model: BaseAlgorithm) -> dict[str, Any]:
-    """Return arguments of a user's class, which training may change."""
-    names = parameters_of(type(model).__mro__) if is_subclass(model) else ()
-    return {name: copy.deepcopy(vars(model)[name]) for name in names if _is_encoded(vars(model).get(name, ...))}
-
-
-def added_to(model: BaseAlgorithm) -> dict[str, Any]:
-    """Return the attributes that the user's classes alone have set."""
-    names = {"horizon", *parameters_of(type(model).__mro__), *_set_by_libraries(type(model))}
-    return {name: value for name, value in vars(model).items() if name not in names}
 
 
 def lost_from(model: BaseAlgorithm) -> dict[str, Any]:
     """Return a user's attributes that may change and cannot be stored."""
-    if not is_subclass(model):
-        return {}
-    values = added_to(model).items()
-    return {name: x for name, x in values if _data(x) is ... and _added(x) is ... and not _is_fixed(x)}
-
-
-@cache
-def _set_by_libraries(model_class: type) -> frozenset[str]:
-    """Return the attributes that the libraries' classes set."""
-    parts = (value for part in model_class.__mro__ if _is_known(part) for value in vars(part).values())
-    functions = (getattr(part, "__func__", part) for part in parts)
-    steps = (step for part in functions if isinstance(part, FunctionType) for step in dis.get_instructions(part))
-    return frozenset(step.argval for step in steps if step.opname == "STORE_ATTR")
-
-
-def _is_known(part: type) -> bool:
-    return part.__module__.partition(".")[0] in KNOWN
-
-
-def _added(value: Any) -> Any:
-    """Return the data of an added attribute; ... if it has none."""
-    if (state := _generator_state(value)) is not ...:
-        return {"generator": state}
-    return {"data": [*value] if isinstance(value, deque) else value} if _is_encoded(value) else ...
-
-
-def _generator_state(value: Any) -> Any:
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    if isinstance(value, np.random.RandomState | torch.Generator):
-        return value.get_state()
-    return value.getstate() if isinstance(value, random.Random) else ...
-
-
-def _set_generator(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, np.random.RandomState | torch.Generator):
-        generator.set_state(state)
-    else:
-        generator.setstate(state)
-
-
-def _is_encoded(value: Any) -> bool:
-    """Return whether a value is data."""
-    try:
-        encode([*value] if isinstance(value, deque) else value, "a value")
-    except NotData:
-        return False
-    return True
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, as far as they are data."""
-    if not (_is_encoded(one) and _is_encoded(other)):
-        return True
-    trees = [encode(value, "a value") for value in (one, other)]
-    arrays, others = (tree["arrays"] for tree in trees)
-    return bool(
-        trees[0]["form"] == trees[1]["form"] and all(torch.equal(x, others[name]) for name, x in arrays.items())
-    )
-
-
-def _is_fixed(value: Any) -> bool:
-    """Return whether a value is code, or kept elsewhere."""
-    if isinstance(value, tuple):
-        return all(_is_fixed(part) or _is_encoded(part) for part in value)
-    if is_dataclass(value) and type(value).__setattr__ is not object.__setattr__:  # frozen, as flax's modules are
-        return True
-    return callable(value) or isinstance(value, FIXED) or _is_known(type(value))
+    additions = additions_of(model).items()
+    return {name: x for name, x in additions if _data(x) is ... and added_data(x) is ... and not is_fixed(x)}
 
 
 def _data(value: Any) -> Any:
@@ -217,13 +120,6 @@ def _content(buffer: ReplayBuffer) -> dict[str, Any]:
     return content
 
 
-def parameters_of(line: Sequence[type]) -> set[str]:
-    """Return the names of the arguments of a class and its bases."""
-    signatures = [inspect.signature(part) for part in line if "__init__" in vars(part) and part is not object]
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name for one in signatures for name, x in one.parameters.items() if x.kind not in several}
-
-
 def _optimizers(module: nn.Module) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """Yield the optimizers that a policy and its networks hold."""
     for path, part in module.named_modules():
@@ -243,10 +139,10 @@ def load_state(model: BaseAlgorithm, state: Mapping[str, Any], arguments: Mappin
     for name, content in state.items():
         value = getattr(model, name, None)
         if name == ADDED:
-            _load_added(model, content)
+            load_additions(model, content)
         elif name == CHANGED:
             vars(model).update(
-                {key: now for key, (x, now) in content.items() if key in arguments and _same(x, arguments[key])}
+                {key: now for key, (x, now) in content.items() if key in arguments and are_equal(x, arguments[key])}
             )
         elif name == "action_space":
             model.action_space.np_random.bit_generator.state = content
@@ -273,16 +169,6 @@ def load_state(model: BaseAlgorithm, state: Mapping[str, Any], arguments: Mappin
             setattr(model, name, _like(value, content))
         else:
             setattr(model, name, content)
-
-
-def _load_added(model: BaseAlgorithm, content: Mapping[str, Any]) -> None:
-    for name, kept in content.items():
-        value = getattr(model, name, None)
-        if "generator" in kept:
-            _set_generator(value, kept["generator"])
-        else:
-            data = kept["data"]
-            setattr(model, name, deque(data, maxlen=value.maxlen) if isinstance(value, deque) else data)
 
 
 def _like(value: Any, content: Any) -> Any:

@@ -33,7 +33,7 @@ from ..task import Task
 from .jax_trees import start
 from .model_learner import SB3Learner, resumable
 from .model_spaces import COMMON, ELSEWHERE, NORMALIZE, OF_SBX, SPACES
-from .model_state import parameters_of
+from .subclass_state import parameters_of
 
 
 class Library(NamedTuple):
