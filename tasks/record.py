@@ -228,9 +228,7 @@ class TaskRecord:
         self.history[-1] = epochs, {**row, **metrics}
         self.written = min(self.written, len(self.history) - 1)
         if self.lease is not None and self.storage is not None:
-            write = self.pending_write(epochs, None)
-            self.storage.save([write])
-            self.note_written(write)
+            self.save(self.pending_write(epochs, None))
 
     def pending_write(self, epochs: int, state: Tree | None, refillable: Collection[str] = ()) -> Write:
         """Return everything to store since the last write; `note_written` follows it.
@@ -248,6 +246,12 @@ class TaskRecord:
         if packed is None:
             return Write(self.lease, epochs, metrics=new, events=events, keep=self.keep)
         return Write(self.lease, epochs, packed.manifest, packed.blobs, packed.digest, new, events, self.keep)
+
+    def save(self, write: Write) -> None:
+        """Store a pending write by itself."""
+        assert self.storage is not None
+        self.storage.save([write])
+        self.note_written(write)
 
     def note_written(self, write: Write) -> None:
         """Note that a write is stored; one that failed is made again."""

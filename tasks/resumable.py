@@ -376,9 +376,7 @@ class Resumable:
         """Save one last time, then release storage, environments and networks."""
         stored = self.stored
         if stored.lease is not None and stored.storage is not None and self.bad is None and self.ref is not None:
-            write = self.pending_write()
-            stored.storage.save([write])
-            stored.note_written(write)
+            stored.save(self.pending_write())
         self.close()
         if self.ref is not None:
             stored.state, self.ref = materialized(self.ref.learner.member_state(self.ref.member)), None

@@ -234,7 +234,7 @@ def slices(report: ReportView) -> list[Chart]:
     for dimension in order if len(trials) > 1 else ():
         name = dimension.name
         values = {trial.number: value_of(trial, dimension) for trial in trials}
-        if {*map(type, values.values())} == {type(None)}:
+        if all(value is None for value in values.values()):
             continue
         place, ticks = axis_with_none(dimension, [*values.values()])
         few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]

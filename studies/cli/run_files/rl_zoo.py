@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ....spaces.errors import SpaceError, near
+from ....spaces.ranges import LARGEST_LOG
 from ....tasks import load
 from ....tasks.catalog import ALGORITHMS
 from .settings import Converted, Settings, listed
@@ -83,7 +84,6 @@ DIRECT = {
     **{"line_search_max_iter": "line_search_steps", "n_critic_updates": "update_epochs"},
 }
 NATURE = 512  # features of Stable-Baselines3's encoder of images
-LARGEST_LOG = 700.0  # whose exponential is finite; no task takes as large a deviation
 LEAST = 1e-12  # where a schedule that ends at 0 ends here
 NOISES = {"normal": "gaussian", "ornstein-uhlenbeck": "ou"}
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "SiLU": "silu"}
@@ -413,9 +413,8 @@ class _Entry:
         """Set the initial deviation of actions."""
         on_policy, sde = "gae_lambda" in self.settings.values, bool(self.take("use_sde", "use_sde"))
         log_std = self.number("policy_kwargs.log_std_init", default=0.0 if on_policy else -3.0)
-        std = math.exp(min(log_std, LARGEST_LOG)) * (
-            math.sqrt(width) if sde else 1
-        )  # ours is that of the action where all z are 1
+        size = math.sqrt(width) if sde else 1  # our deviation is that of the action where all z are 1
+        std = math.exp(min(log_std, LARGEST_LOG)) * size
         if on_policy:
             self.set("policy_kwargs.log_std_init", "model.std_init", std)
         elif sde:

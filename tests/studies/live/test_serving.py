@@ -225,7 +225,7 @@ def test_a_server_listens_on_an_address_of_ip_6(storage: Store) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("this machine has no IPv6")
+        pytest.skip("this machine has no IPv6")  # as in some containers; nothing can listen there
     with served(storage, host="::1") as server:
         assert server.url.startswith("http://[::1]:")
         with urllib.request.urlopen(server.url) as answer:
